@@ -1,0 +1,32 @@
+// Fused softmax and cross-entropy over a chunk of tokens; logits become their own gradient in place.
+//
+// loss[row] = log(sum exp(z)) - z[target], dz = (softmax(z) - onehot(target)) * dloss. A row whose target is
+// kIgnoreTarget has loss 0 and gradient 0. The caller cuts the tokens into chunks so that [B, T, V] never exists at
+// once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/real.h"
+#include "kernels/runtime.h"
+
+namespace slab {
+
+inline constexpr int32_t kIgnoreTarget = -100;
+
+namespace ref {
+// backward false: logits are left as they are and dloss is not used.
+template <class T>
+void cross_entropy(Acc<T>* losses /*[rows] =*/, T* logits /*[rows, V]*/, const int32_t* targets /*[rows]*/, size_t rows,
+                   int V, Acc<T> dloss, bool backward, ThreadPool& pool);
+// *sum (= or +=) the losses added up in ascending order, in double
+template <class T>
+void sum_losses(double* sum, const T* losses /*[n]*/, size_t n, bool accumulate, ThreadPool& pool);
+}  // namespace ref
+
+void cross_entropy(float* losses /*[rows]*/, real* logits /*[rows, V]*/, const int32_t* targets /*[rows]*/, size_t rows,
+                   int V, float dloss, bool backward, Stream& stream);
+void sum_losses(double* sum /*device*/, const float* losses /*[n]*/, size_t n, bool accumulate, Stream& stream);
+
+}  // namespace slab

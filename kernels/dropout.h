@@ -1,0 +1,43 @@
+// Inverted dropout whose mask is a pure function of (seed, epoch, global sample, token, layer, site, channel): nothing
+// is stored, and backward, recomputation and any split into micro-batches see the same mask.
+//
+// One Philox call gives the four channels c = 4 j .. 4 j + 3 of one token: key = seed, counter = (j, token,
+// sample's low 32 bits, (epoch * 65536 + layer) * 32 + site) with the sample's high bits xored into the key's upper
+// half.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/real.h"
+#include "kernels/runtime.h"
+
+namespace slab {
+
+struct DropoutKey {
+    uint64_t seed = 0;
+    uint32_t epoch = 0;
+    uint64_t first_sample = 0;  // global sample index of the micro-batch's row b = 0; row b is first_sample + b
+    int layer = 0;
+    int site = 0;  // which module within the layer, < 32
+};
+
+template <class T>
+struct Dropout {
+    T* y;         // [B, T, C]
+    const T* x;   // [B, T, C]; may be y
+    size_t rows;  // B * T
+    int T_len, C;
+    float p;                  // in [0, 1): the share dropped
+    bool accumulate = false;  // y += mask * x / (1 - p) instead of =
+    DropoutKey key;
+};
+
+namespace ref {
+template <class T>
+void dropout(const Dropout<T>& a, ThreadPool& pool);
+}  // namespace ref
+
+void dropout(const Dropout<real>& a, Stream& stream);
+
+}  // namespace slab

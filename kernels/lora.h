@@ -1,0 +1,77 @@
+// The low-rank adapters of one linear layer, or of several that read the same input (q, k, v; gate, up).
+//
+// y[:, cols of module i] += scale_i * (drop_i(x) · A_iᵀ) · B_iᵀ.   The A_i lie one below the other in one matrix A [R,
+// K] (R = sum of ranks), so without dropout x is read once for all of them. With dropout each module draws its own
+// mask. Backward: dxa_i = scale_i * dy_i · B_i, dB_i += scale_i * dy_iᵀ · xa_i, dA_i += dxa_iᵀ · drop_i(x), dx +=
+// drop_i(dxa_i · A_i). Source: LoRA (Hu et al., 2021); PEFT's meaning of scale and dropout.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/dropout.h"
+#include "kernels/real.h"
+#include "kernels/runtime.h"
+
+namespace slab {
+
+template <class T>
+struct LoraModule {
+    const T* B;     // [N, r]
+    Acc<T>* dB;     // [N, r] += ; null in a pure forward
+    int r;          // rank
+    int N;          // outputs of this module
+    int first_row;  // this module's first row in A, = sum of the ranks before it
+    int first_col;  // where its outputs start in a row of y
+    float scale;
+    int site;  // dropout site
+};
+
+template <class T>
+struct LoraGroup {
+    const T* A;  // [R, K]
+    Acc<T>* dA;  // [R, K] +=
+    int R, K;
+    std::vector<LoraModule<T>> modules;  // empty: no adapter here
+};
+
+struct LoraDropout {
+    float p = 0;     // 0: none, and the fused path
+    int T_len = 0;   // tokens a row of the batch
+    DropoutKey key;  // site is taken from the module
+};
+
+// y += adapters(x); keeps xa for backward.
+template <class T>
+struct LoraForward {
+    T* y;          // [rows, N_total], stride ld_y, +=
+    T* xa;         // [rows, R] = drop(x) · Aᵀ
+    const T* x;    // [rows, K]
+    T* x_dropped;  // [rows, K] scratch, only with dropout, else null
+    size_t rows;
+    size_t ld_y;
+};
+
+template <class T>
+struct LoraBackward {
+    T* dx;         // [rows, K] += ; null when nothing below needs it
+    T* dxa;        // [rows, R] scratch
+    const T* dy;   // [rows, N_total], stride ld_dy
+    const T* xa;   // [rows, R] of the forward
+    const T* x;    // [rows, K]
+    T* x_dropped;  // [rows, K] scratch, only with dropout
+    size_t rows;
+    size_t ld_dy;
+};
+
+namespace ref {
+template <class T>
+void lora_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool);
+template <class T>
+void lora_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool);
+}  // namespace ref
+
+void lora_forward(const LoraForward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
+void lora_backward(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
+
+}  // namespace slab

@@ -1,0 +1,44 @@
+// Rotary position embedding in Hugging Face's half-split form: with x1 the first and x2 the second half of a head,
+// y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin, the angle position * inv_freq[i]. Backward is the rotation by the
+// negative angle.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/real.h"
+#include "kernels/runtime.h"
+
+namespace slab {
+
+// Llama 3.1's scaling of inv_freq: wavelengths beyond original / low_freq_factor are slowed by `factor`, those under
+// original / high_freq_factor kept, in between interpolated. factor = 1: none (plain rotary).
+struct RotaryScalingParams {
+    bool llama3 = false;
+    float factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+    int original_max_position_embeddings = 0;
+};
+
+// [positions, HD / 2, 2]: cos and sin of position * inv_freq, computed in float32 as transformers does.
+std::vector<float> rotary_table(int positions, int HD, float theta, const RotaryScalingParams& scaling);
+
+template <class T>
+struct Rotary {
+    T* x;                      // [rows, heads, HD] within rows of stride ld_x; rotated in place
+    const float* table;        // [T, HD / 2, 2]
+    const int32_t* doc_start;  // [rows] or null: positions count from the document's start
+    size_t rows;               // B * T
+    int T_len, heads, HD;
+    size_t ld_x;
+    bool backward = false;  // rotate by the negative angle
+};
+
+namespace ref {
+template <class T>
+void rotary(const Rotary<T>& a, ThreadPool& pool);
+}  // namespace ref
+
+void rotary(const Rotary<real>& a, Stream& stream);
+
+}  // namespace slab
