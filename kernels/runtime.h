@@ -116,7 +116,7 @@ class Event {
     State& state() const { return *state_; }
 
   private:
-    std::shared_ptr<State> state_;
+    std::unique_ptr<State> state_;
 };
 
 // Milliseconds between two timed events that are complete.

@@ -1,0 +1,501 @@
+// The runtime on the CPU: a Stream is a worker thread with a first-in-first-out queue, device memory is ordinary
+// memory.
+//
+// ThreadSanitizer must be able to find a missing wait between two streams, so nothing here may order two threads by
+// accident. Hence the queue and the events are one-way: the host publishes with release and the worker reads with
+// acquire, the worker reports progress with release and whoever waits for it reads with acquire, and sleeping goes
+// through the futex system call instead of mutexes, condition variables or std::atomic::wait, all of which also order
+// the waiter before the waker.
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/runtime.h"
+
+namespace slab {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kAlignment_bytes = 256;
+
+double milliseconds(Clock::duration d) {
+    return std::chrono::duration<double, std::milli>(d).count();
+}
+
+// Sleeps while *word == value, or returns at once; may return for no reason.
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t value) {
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void futex_wake_all(const std::atomic<uint32_t>& word) {
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+// The first error of a stream. It stays until the stream ends; `reported` keeps the destructor from printing it again.
+struct Failure {
+    explicit Failure(std::string what) : text(std::move(what)) {}
+    std::string text;
+    std::atomic<bool> reported{false};
+};
+
+[[noreturn]] void report(Failure& failure) {
+    failure.reported.store(true, std::memory_order_relaxed);
+    throw std::runtime_error(failure.text);
+}
+
+// How far the records of one event by one stream have come: record n is reached when reached - n >= 0 (modulo 2^32).
+struct Progress {
+    std::atomic<uint32_t> references{1};
+    std::atomic<uint32_t> reached{0};
+    // Written before `reached`, read after it.
+    Clock::time_point stamp{};
+    std::shared_ptr<Failure> failure;
+
+    bool has_reached(uint32_t version) const {
+        return static_cast<int32_t>(reached.load(std::memory_order_acquire) - version) >= 0;
+    }
+
+    void wait_for(uint32_t version) const {
+        for (;;) {
+            const uint32_t now = reached.load(std::memory_order_acquire);
+            if (static_cast<int32_t>(now - version) >= 0) return;
+            futex_wait(reached, now);
+        }
+    }
+
+    void signal(uint32_t version) {
+        reached.store(version, std::memory_order_release);
+        futex_wake_all(reached);
+    }
+};
+
+// Counted by hand, not by std::shared_ptr: its copies acquire what other owners released, which would order a stream
+// after whatever another stream did before it let go of the same event. Here only the last owner acquires.
+class ProgressRef {
+  public:
+    ProgressRef() = default;
+    static ProgressRef make() {
+        ProgressRef ref;
+        ref.progress_ = new Progress;
+        return ref;
+    }
+    ProgressRef(const ProgressRef& other) : progress_(other.progress_) {
+        if (progress_ != nullptr) progress_->references.fetch_add(1, std::memory_order_relaxed);
+    }
+    ProgressRef(ProgressRef&& other) noexcept : progress_(std::exchange(other.progress_, nullptr)) {}
+    ProgressRef& operator=(ProgressRef other) noexcept {
+        std::swap(progress_, other.progress_);
+        return *this;
+    }
+    ~ProgressRef() {
+        if (progress_ == nullptr || progress_->references.fetch_sub(1, std::memory_order_release) != 1) return;
+        (void)progress_->references.load(std::memory_order_acquire);
+        delete progress_;
+    }
+    Progress* operator->() const { return progress_; }
+    explicit operator bool() const { return progress_ != nullptr; }
+
+  private:
+    Progress* progress_ = nullptr;
+};
+
+struct Item {
+    enum class Kind { run, wait, signal, stop } kind = Kind::stop;
+    std::string op;                         // run
+    std::function<void(ThreadPool&)> work;  // run
+    ProgressRef progress;                   // wait, signal
+    uint32_t version = 0;                   // wait, signal
+};
+
+// Any host thread pushes, the worker alone pops. `first` is the item popped last: it owns the link to the next one.
+class Queue {
+  public:
+    Queue() : first_(new Node), last_(first_) {}
+    ~Queue() {
+        while (first_ != nullptr) delete std::exchange(first_, first_->next.load(std::memory_order_acquire));
+    }
+    Queue(const Queue&) = delete;
+    Queue& operator=(const Queue&) = delete;
+
+    void push(Item item) {
+        Node* node = new Node;
+        node->item = std::move(item);
+        {
+            const std::lock_guard lock(producers_);  // never taken by the worker
+            last_->next.store(node, std::memory_order_release);
+            last_ = node;
+        }
+        // Release and no acquire: learning that the worker sleeps must not order the host after what the worker did.
+        if (asleep_.exchange(0, std::memory_order_release) == 1) futex_wake_all(asleep_);
+    }
+
+    // Blocks until there is one.
+    Item pop() {
+        Node* node = first_->next.load(std::memory_order_acquire);
+        while (node == nullptr) {
+            (void)asleep_.exchange(1, std::memory_order_acquire);
+            node = first_->next.load(std::memory_order_acquire);
+            if (node == nullptr) {
+                futex_wait(asleep_, 1);
+                node = first_->next.load(std::memory_order_acquire);
+            }
+        }
+        asleep_.store(0, std::memory_order_relaxed);
+        delete std::exchange(first_, node);
+        return std::move(node->item);
+    }
+
+  private:
+    struct Node {
+        std::atomic<Node*> next{nullptr};
+        Item item;
+    };
+    Node* first_;  // worker
+    Node* last_;   // producers
+    std::mutex producers_;
+    std::atomic<uint32_t> asleep_{0};
+};
+
+std::byte* allocate(size_t bytes, const std::string& what, const char* kind) {
+    if (bytes == 0) return nullptr;
+    const size_t rounded_bytes =
+        bytes > SIZE_MAX - kAlignment_bytes ? 0 : (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
+    void* memory = rounded_bytes == 0 ? nullptr : std::aligned_alloc(kAlignment_bytes, rounded_bytes);
+    if (memory == nullptr) {
+        throw std::runtime_error("out of host memory: '" + what + "' (" + kind + ") needs " + std::to_string(bytes) +
+                                 " bytes, which the system refused. Hint: free memory, or lift the limit (ulimit -v)");
+    }
+    return static_cast<std::byte*>(memory);
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------------------------------------
+// Device
+
+struct Device::State {
+    explicit State(const DeviceOptions& options) : memory(options.budget_bytes), pool(options.threads) {}
+
+    MemoryAccount memory;
+    ThreadPool pool;
+    std::atomic<size_t> pinned_bytes{0};
+    std::atomic<uint64_t> host_to_device_bytes{0}, device_to_host_bytes{0};
+    std::mutex streams_mutex;  // start-up and tests only
+    std::vector<Stream::State*> streams;
+};
+
+Device::Device(const DeviceOptions& options) {
+    if (options.index != 0) {
+        throw std::runtime_error("device " + std::to_string(options.index) +
+                                 " given, but this build runs on the CPU, which is device 0");
+    }
+    state_ = std::make_unique<State>(options);
+}
+
+Device::~Device() {
+    assert(state_->streams.empty() && "a stream outlives its device");
+}
+
+MemoryAccount& Device::memory() {
+    return state_->memory;
+}
+ThreadPool& Device::pool() {
+    return state_->pool;
+}
+
+std::string Device::name() const {
+    const int threads = state_->pool.size();
+    return "CPU, " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+}
+
+size_t Device::host_pinned_bytes() const {
+    return state_->pinned_bytes.load(std::memory_order_relaxed);
+}
+
+Traffic Device::traffic() const {
+    return {state_->host_to_device_bytes.load(std::memory_order_relaxed),
+            state_->device_to_host_bytes.load(std::memory_order_relaxed)};
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Stream
+
+struct Stream::State {
+    State(Device& on_device, std::string its_name, size_t workspace_bytes)
+        : device(on_device),
+          name(std::move(its_name)),
+          workspace(on_device, workspace_bytes, MemoryCategory::workspace, "workspace of stream " + name) {
+        worker = std::thread([this] { run(); });
+        pthread_setname_np(worker.native_handle(), name.substr(0, 15).c_str());  // the kernel's limit
+        const std::lock_guard lock(device.state().streams_mutex);
+        device.state().streams.push_back(this);
+    }
+
+    ~State() {
+        {
+            const std::lock_guard lock(device.state().streams_mutex);
+            std::erase(device.state().streams, this);
+        }
+        queue.push(Item{});
+        worker.join();
+        if (failure && !failure->reported.load(std::memory_order_relaxed)) {
+            std::fprintf(stderr, "warning: %s (nobody synchronised with the stream after it)\n", failure->text.c_str());
+        }
+    }
+
+    void run() {
+        for (;;) {
+            Item item = queue.pop();
+            switch (item.kind) {
+                case Item::Kind::run:
+                    execute(item);
+                    break;
+                // Honoured after an error too: whoever synchronises with this stream may then free what the other one
+                // uses.
+                case Item::Kind::wait:
+                    item.progress->wait_for(item.version);
+                    break;
+                case Item::Kind::signal:
+                    item.progress->stamp = Clock::now();
+                    item.progress->failure = failure;
+                    item.progress->signal(item.version);
+                    break;
+                case Item::Kind::stop:
+                    return;
+            }
+        }
+    }
+
+    void execute(Item& item) {
+        if (failure) return;
+        const Clock::time_point begin = profiling ? Clock::now() : Clock::time_point{};
+        try {
+            item.work(device.pool());
+        } catch (const std::exception& e) {
+            failure = std::make_shared<Failure>("stream '" + name + "', operation '" + item.op + "': " + e.what());
+        } catch (...) {
+            failure =
+                std::make_shared<Failure>("stream '" + name + "', operation '" + item.op + "': unknown exception");
+        }
+        if (profiling) profile_ms[item.op] += milliseconds(Clock::now() - begin);
+    }
+
+    void push_work(const char* op, std::function<void(ThreadPool&)> work) {
+        queue.push({Item::Kind::run, op, std::move(work), {}, 0});
+    }
+
+    void synchronize() {
+        const uint32_t version = drains.fetch_add(1, std::memory_order_relaxed) + 1;
+        // One object per call: several host threads may synchronise at once, and versions of one object must arrive in
+        // order.
+        ProgressRef drained = ProgressRef::make();
+        queue.push({Item::Kind::signal, {}, {}, drained, version});
+        drained->wait_for(version);
+        if (drained->failure) report(*drained->failure);
+    }
+
+    Device& device;
+    const std::string name;
+    DeviceBuffer workspace;  // charged as on CUDA, so that one plan holds for both; CPU kernels do not use it
+    Queue queue;
+    std::atomic<uint32_t> drains{0};
+    // The worker's; others look only after a synchronize.
+    bool profiling = false;
+    std::map<std::string, double> profile_ms;
+    std::shared_ptr<Failure> failure;
+    std::thread worker;
+};
+
+Stream::Stream(Device& device, std::string name, size_t workspace_bytes)
+    : state_(std::make_unique<State>(device, std::move(name), workspace_bytes)) {}
+Stream::~Stream() = default;
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&&) noexcept = default;
+
+Device& Stream::device() const {
+    return state_->device;
+}
+const std::string& Stream::name() const {
+    return state_->name;
+}
+void Stream::synchronize() {
+    state_->synchronize();
+}
+
+void Stream::host_function(const char* op, std::function<void()> fn) {
+    state_->push_work(op, [fn = std::move(fn)](ThreadPool&) { fn(); });
+}
+
+void Stream::enqueue(const char* op, std::function<void(ThreadPool&)> fn) {
+    state_->push_work(op, std::move(fn));
+}
+
+void Stream::set_profiling(bool on) {
+    synchronize();
+    state_->profiling = on;
+    if (on) state_->profile_ms.clear();
+}
+
+std::map<std::string, double> Stream::profile_ms() {
+    synchronize();
+    return state_->profile_ms;
+}
+
+void Device::synchronize() {
+    const std::lock_guard lock(state_->streams_mutex);
+    for (Stream::State* stream : state_->streams) stream->synchronize();
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Event
+
+struct Event::State {
+    bool timed = false;
+    ProgressRef progress;                   // of the latest record's stream
+    const Stream::State* stream = nullptr;  // whose it is
+    uint32_t version = 0;                   // of the latest record
+};
+
+Event::Event(Device&, bool timed) : state_(std::make_unique<State>()) {
+    state_->timed = timed;
+}
+Event::~Event() = default;
+Event::Event(Event&&) noexcept = default;
+Event& Event::operator=(Event&&) noexcept = default;
+
+void Event::record(Stream& stream) {
+    // Versions arrive in order only within one stream, so a record by another stream starts a new count.
+    if (state_->stream != &stream.state()) {
+        state_->progress = ProgressRef::make();
+        state_->stream = &stream.state();
+        state_->version = 0;
+    }
+    stream.state().queue.push({Item::Kind::signal, {}, {}, state_->progress, ++state_->version});
+}
+
+bool Event::recorded() const {
+    return static_cast<bool>(state_->progress);
+}
+
+bool Event::complete() const {
+    return !recorded() || state_->progress->has_reached(state_->version);
+}
+
+void Event::synchronize() const {
+    if (!recorded()) return;
+    state_->progress->wait_for(state_->version);
+    if (state_->progress->failure) report(*state_->progress->failure);
+}
+
+void Stream::wait(const Event& event) {
+    if (!event.recorded()) throw std::logic_error("stream '" + name() + "' waits for an event that was never recorded");
+    const Event::State& e = event.state();
+    if (e.stream == state_.get()) return;  // its own order already says so
+    state_->queue.push({Item::Kind::wait, {}, {}, e.progress, e.version});
+}
+
+float elapsed_ms(const Event& start, const Event& end) {
+    for (const Event* event : {&start, &end}) {
+        if (!event->state().timed) throw std::logic_error("elapsed_ms: an event was made without timing");
+        if (!event->recorded() || !event->complete()) {
+            throw std::logic_error("elapsed_ms: an event is not recorded or not complete");
+        }
+    }
+    return static_cast<float>(milliseconds(end.state().progress->stamp - start.state().progress->stamp));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Buffers
+
+DeviceBuffer::DeviceBuffer(Device& device, size_t bytes, MemoryCategory category, const std::string& what)
+    : device_(&device), bytes_(bytes), category_(category) {
+    device.memory().charge(category, bytes, what);
+    try {
+        data_ = allocate(bytes, what, name_of(category));
+    } catch (...) {
+        device.memory().release(category, bytes);
+        throw;
+    }
+    // All ones is NaN in float, double and bf16: whoever reads memory that nobody wrote sees it in the results.
+    if (data_ != nullptr) std::memset(data_, 0xFF, bytes);
+}
+
+DeviceBuffer::~DeviceBuffer() {
+    if (device_ == nullptr) return;
+    std::free(data_);
+    device_->memory().release(category_, bytes_);
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept {
+    *this = std::move(other);
+}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+    // Exchanged, so that `other` frees what this held.
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(category_, other.category_);
+    return *this;
+}
+
+PinnedBuffer::PinnedBuffer(Device& device, size_t bytes, const std::string& what)
+    : device_(&device), data_(allocate(bytes, what, "host buffer")), bytes_(bytes) {
+    device.state().pinned_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+PinnedBuffer::~PinnedBuffer() {
+    if (device_ == nullptr) return;
+    std::free(data_);
+    device_->state().pinned_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
+}
+
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept {
+    *this = std::move(other);
+}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Copies
+
+void copy_async(void* dst, const void* src, size_t bytes, CopyKind kind, Stream& stream) {
+    if (bytes == 0) return;
+    Device::State& device = stream.device().state();
+    if (kind == CopyKind::host_to_device) device.host_to_device_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (kind == CopyKind::device_to_host) device.device_to_host_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    stream.state().push_work("copy", [dst, src, bytes](ThreadPool&) { std::memcpy(dst, src, bytes); });
+}
+
+void fill_async(void* dst, int byte_value, size_t bytes, Stream& stream) {
+    if (bytes == 0) return;
+    stream.state().push_work("fill", [dst, byte_value, bytes](ThreadPool&) { std::memset(dst, byte_value, bytes); });
+}
+
+void delay_async(int microseconds, Stream& stream) {
+    stream.state().push_work(
+        "delay", [microseconds](ThreadPool&) { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); });
+}
+
+}  // namespace slab
