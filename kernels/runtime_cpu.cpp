@@ -301,12 +301,9 @@ struct Stream::State {
     }
 
     void synchronize() {
-        const uint32_t version = drains.fetch_add(1, std::memory_order_relaxed) + 1;
-        // One object per call: several host threads may synchronise at once, and versions of one object must arrive in
-        // order.
         ProgressRef drained = ProgressRef::make();
-        queue.push({Item::Kind::signal, {}, {}, drained, version});
-        drained->wait_for(version);
+        queue.push({Item::Kind::signal, {}, {}, drained, 1});
+        drained->wait_for(1);
         if (drained->failure) report(*drained->failure);
     }
 
@@ -314,7 +311,6 @@ struct Stream::State {
     const std::string name;
     DeviceBuffer workspace;  // charged as on CUDA, so that one plan holds for both; CPU kernels do not use it
     Queue queue;
-    std::atomic<uint32_t> drains{0};
     // The worker's; others look only after a synchronize.
     bool profiling = false;
     std::map<std::string, double> profile_ms;
@@ -442,16 +438,18 @@ DeviceBuffer::~DeviceBuffer() {
     device_->memory().release(category_, bytes_);
 }
 
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept {
-    *this = std::move(other);
-}
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      category_(other.category_) {}
 
 DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-    // Exchanged, so that `other` frees what this held.
-    std::swap(device_, other.device_);
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(category_, other.category_);
+    DeviceBuffer taken(std::move(other));  // leaves with what this held, also when other is this
+    std::swap(device_, taken.device_);
+    std::swap(data_, taken.data_);
+    std::swap(bytes_, taken.bytes_);
+    std::swap(category_, taken.category_);
     return *this;
 }
 
@@ -466,14 +464,16 @@ PinnedBuffer::~PinnedBuffer() {
     device_->state().pinned_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
 }
 
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept {
-    *this = std::move(other);
-}
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
+    PinnedBuffer taken(std::move(other));
+    std::swap(device_, taken.device_);
+    std::swap(data_, taken.data_);
+    std::swap(bytes_, taken.bytes_);
     return *this;
 }
 
