@@ -44,7 +44,7 @@ struct LoraDropout {
 // y += adapters(x); keeps xa for backward.
 template <class T>
 struct LoraForward {
-    T* y;          // [rows, N_total], stride ld_y, +=
+    T* y;          // [rows, N_total], stride ld_y, +=; null: only xa is computed (recomputation)
     T* xa;         // [rows, R] = drop(x) · Aᵀ
     const T* x;    // [rows, K]
     T* x_dropped;  // [rows, K] scratch, only with dropout, else null
