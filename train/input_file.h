@@ -1,0 +1,41 @@
+// A file opened for reading at given offsets, and the two things every parser of foreign files here shares:
+// reads that either fill the destination or throw, and foreign text made fit for an error message.
+//
+// Why pread and not mmap: a file that shrinks or sits on a failing disk then gives an error that names the file and
+// the offset, where a mapping would kill the process with SIGBUS. Invariant: nothing is read past `size_bytes()`,
+// the size at opening, so a length found in a file can be checked against it before anything is allocated.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace slab::train {
+
+class InputFile {
+  public:
+    // Throws std::runtime_error when the path is missing, unreadable or no regular file.
+    explicit InputFile(std::filesystem::path path);
+    ~InputFile();
+    InputFile(InputFile&& other) noexcept;
+    InputFile& operator=(InputFile&& other) noexcept;
+    InputFile(const InputFile&) = delete;
+    InputFile& operator=(const InputFile&) = delete;
+
+    const std::filesystem::path& path() const { return path_; }
+    size_t size_bytes() const { return size_bytes_; }
+
+    // Fills dst [bytes] from offset_bytes on. Any thread may call it. `what` names the thing being read in the error.
+    void read(size_t offset_bytes, void* dst, size_t bytes, std::string_view what) const;
+
+  private:
+    std::filesystem::path path_;
+    int fd_ = -1;
+    size_t size_bytes_ = 0;
+};
+
+// Text from a file, in quotes, with control bytes written as \xNN and the end of long text left out.
+std::string quote(std::string_view text);
+
+}  // namespace slab::train
