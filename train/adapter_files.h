@@ -1,0 +1,30 @@
+// Adapters on disk: PEFT's adapter_model.safetensors, and where a new adapter starts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "train/trained_tensors.h"
+
+namespace slab::train {
+
+// LoRA's start, in table order without gaps: A from kaiming-uniform(a = sqrt 5), that is uniform in ±1/sqrt(in); B
+// zero.
+std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed);
+
+// Weights for every tensor of the table from one .safetensors file, in table order. Throws std::runtime_error on
+// missing, unexpected or misshapen tensors and on values that are not finite. Works for adapters (PEFT keys), moments
+// (with `key_prefix`) and full weights.
+std::vector<float> read_trained(const std::filesystem::path& file, const TrainedTable& table,
+                                const std::string& key_prefix = "");
+
+// The reverse: float32, in the files' orientation.
+struct NamedWeights {
+    std::string key_prefix;            // "", "exp_avg.", ...
+    const std::vector<float>* packed;  // table order
+};
+void write_trained(const std::filesystem::path& file, const TrainedTable& table, const std::vector<NamedWeights>& sets);
+
+}  // namespace slab::train

@@ -1,0 +1,43 @@
+// Where a base model's weights come from: Hugging Face files, or random numbers for a model trained from scratch.
+//
+// Files are checked against the table of tensors at construction (missing, unexpected, wrong shape or type), before
+// anything is allocated; tensors are then read one at a time, straight into slabs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/real.h"
+#include "train/checkpoint_files.h"
+#include "train/model_config.h"
+#include "train/tensor_table.h"
+
+namespace slab::train {
+
+class BaseWeights {
+  public:
+    // Throws std::runtime_error naming file and tensor.
+    static BaseWeights from_files(const std::filesystem::path& directory_or_file, const ModelConfig& config);
+    // GPT-2's initialisation: matrices normal(0, 0.02), those that end a residual branch divided by sqrt(2 L), norms 1,
+    // biases 0.
+    static BaseWeights random(uint64_t seed, const ModelConfig& config);
+
+    // All parts of the tensor, in our orientation [rows, cols], into dst.
+    template <class T>
+    void read(const TensorSpec& spec, T* dst);
+
+    // Values that the build's number type could not hold exactly, over all reads so far (F16 into bf16).
+    size_t inexact_elems() const { return inexact_elems_; }
+
+  private:
+    BaseWeights() = default;
+    std::shared_ptr<ModelFiles> files_;  // null: random
+    uint64_t seed_ = 0;
+    int L_ = 0;
+    size_t inexact_elems_ = 0;
+};
+
+}  // namespace slab::train

@@ -1,0 +1,65 @@
+// Rows, their order, their masks. See data_loader.h.
+#include "train/data_loader.h"
+
+#include <numeric>
+#include <stdexcept>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/philox.h"
+
+namespace slab::train {
+
+DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle)
+    : file_(std::move(file)), T_(T), seed_(seed), shuffle_(shuffle) {
+    if (file_.size() <= static_cast<size_t>(T))
+        throw std::runtime_error(file_.path().string() + ": holds " + std::to_string(file_.size()) +
+                                 " tokens; a row of --sequence-len " + std::to_string(T) + " needs " +
+                                 std::to_string(T + 1));
+    if (file_.max_token() >= static_cast<uint32_t>(V))
+        throw std::runtime_error(file_.path().string() + ": token " + std::to_string(file_.max_token_index()) + " is " +
+                                 std::to_string(file_.max_token()) + "; the model's vocabulary ends at " +
+                                 std::to_string(V - 1) + ": was the file made with another tokenizer?");
+    rows_ = (file_.size() - 1) / static_cast<size_t>(T);
+}
+
+uint64_t DataLoader::row_of(uint64_t sample) {
+    const uint64_t epoch = sample / rows_, place = sample % rows_;
+    if (!shuffle_) return place;
+    if (epoch != order_epoch_) {
+        // Fisher-Yates with numbers that are a function of (seed, epoch, place).
+        order_.resize(rows_);
+        std::iota(order_.begin(), order_.end(), 0u);
+        for (uint64_t i = rows_ - 1; i > 0; --i) {
+            const PhiloxOut out = philox(seed_, static_cast<uint32_t>(i), static_cast<uint32_t>(epoch),
+                                         static_cast<uint32_t>(epoch >> 32), 0xDA7Au);
+            const uint64_t j = ((uint64_t{out.v[0]} << 32) | out.v[1]) % (i + 1);
+            std::swap(order_[i], order_[j]);
+        }
+        order_epoch_ = epoch;
+    }
+    return order_[place];
+}
+
+void DataLoader::append_row(MicroBatch& batch, uint64_t row) const {
+    const size_t begin = static_cast<size_t>(row) * T_;
+    int32_t doc_start = 0;
+    for (int t = 0; t < T_; ++t) {
+        const size_t at = begin + t;
+        if (t > 0 && file_.starts_document(at)) doc_start = t;
+        batch.tokens.push_back(static_cast<int32_t>(file_.token(at)));
+        const bool is_target = file_.is_target(at + 1) && !file_.starts_document(at + 1);
+        batch.targets.push_back(is_target ? static_cast<int32_t>(file_.token(at + 1)) : kIgnoreTarget);
+        if (file_.has_mask()) batch.doc_start.push_back(doc_start);
+    }
+}
+
+MicroBatch DataLoader::batch(uint64_t first_sample, int B) {
+    MicroBatch batch;
+    batch.B = B;
+    batch.T = T_;
+    batch.first_sample = first_sample;
+    for (int b = 0; b < B; ++b) append_row(batch, row_of(first_sample + static_cast<uint64_t>(b)));
+    return batch;
+}
+
+}  // namespace slab::train

@@ -1,0 +1,43 @@
+// Rows of a token file, in an order that is a function of (seed, epoch) alone.
+//
+// A row is T + 1 consecutive tokens giving T targets; neighbouring rows share one token, never a target. The loader's
+// whole state is the global sample index, which counts on across epochs: sample s is row permutation(seed, s / rows)[s
+// % rows]. So a resumed run, and any split into micro-batches, sees the same data. Documents (bit 1 of the mask) reach
+// attention, positions and loss: the first token of a document is no target of the one before.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/token_file.h"
+#include "train/model.h"
+
+namespace slab::train {
+
+class DataLoader {
+  public:
+    // shuffle false: rows in file order (evaluation). Throws std::runtime_error when the file holds no whole row, or a
+    // token outside the vocabulary of V.
+    DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle);
+
+    uint64_t rows() const { return rows_; }  // per epoch
+    // Tokens at the end that make no whole row.
+    size_t unused_tokens() const { return file_.size() - static_cast<size_t>(rows_) * T_ - 1; }
+    const data::TokenFile& file() const { return file_; }
+
+    // B rows, the samples first_sample .. first_sample + B - 1.
+    MicroBatch batch(uint64_t first_sample, int B);
+
+  private:
+    uint64_t row_of(uint64_t sample);
+    void append_row(MicroBatch& batch, uint64_t row) const;
+
+    data::TokenFile file_;
+    int T_;
+    uint64_t seed_, rows_ = 0;
+    bool shuffle_;
+    uint64_t order_epoch_ = UINT64_MAX;
+    std::vector<uint32_t> order_;  // [rows] of order_epoch_
+};
+
+}  // namespace slab::train
