@@ -8,8 +8,9 @@
 
 namespace slab::offload {
 
-// Contract: after enqueue() returns, the order of the transfer stream alone implies arrival, so the manager records `ready` at
-// once. Sources that need host work (staging, disk) do it in a host function enqueued on that stream. Never called concurrently.
+// Contract: after enqueue() returns, the order of the transfer stream alone implies arrival, so the manager records
+// `ready` at once. Sources that need host work (staging, disk) do it in a host function enqueued on that stream. Never
+// called concurrently.
 struct SlabSource {
     virtual ~SlabSource() = default;
     virtual int layers() const = 0;

@@ -50,6 +50,7 @@ class StreamSchedule {
     int num_prefetch() const { return num_prefetch_; }            // P
     bool streamed(int layer) const { return streamed_[static_cast<size_t>(layer)]; }
     int open_layer() const { return open_layer_; }          // -1 when none is open
+    int open_slot() const { return open_slot_; }            // -1 likewise, and for a layer that is not streamed
     const std::vector<int>& ring() const { return ring_; }  // [slots] layer in each slot, -1 when empty
     int slots_in_use() const;
 
