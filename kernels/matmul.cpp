@@ -36,8 +36,8 @@ constexpr int kLanes = kVectorBytes / sizeof(T);
 constexpr int kPanelRows = 6;  // kPanelRows x kPanelCols sums stay in 12 vector registers
 template <class T>
 constexpr int kPanelCols = 2 * kLanes<T>;
-constexpr int kBlockK = 256, kBlockM = 16 * kPanelRows,
-              kBlockN = 512;  // packed blocks stay in L2 and L3, a panel of B in L1
+// The packed blocks stay in L2 and L3, a panel of B in L1.
+constexpr int kBlockK = 256, kBlockM = 16 * kPanelRows, kBlockN = 512;
 
 template <class T>
 struct Matrix {

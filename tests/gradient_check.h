@@ -114,7 +114,7 @@ inline void check_gradient(const std::string& what, std::vector<double>& x, cons
     for (size_t i = 0; i < numeric.size(); ++i) {
         scale = std::max(scale, std::abs(numeric[i]));
         const double difference = std::abs(numeric[i] - analytic[i]);
-        if (!(difference <= error)) {  // NaN counts as the worst
+        if (!std::isnan(error) && !(difference <= error)) {  // NaN is the worst there is
             error = difference;
             worst = i;
         }

@@ -1,0 +1,184 @@
+// The adapters of a linear layer, composed of matrix products and dropout: the same lines for the references and, in
+// every backend, for streams.
+//
+// Executor says where an operation goes (a pool, now; a stream, in order). Invariant: no mask is stored, backward draws
+// the forward's again from the same key.
+#include "kernels/lora.h"
+
+#include <cassert>
+
+#include "kernels/matmul.h"
+
+namespace slab {
+namespace {
+
+struct PoolExecutor {
+    ThreadPool& pool;
+    template <class Args>
+    void forward(const Args& a) const {
+        ref::matmul_forward(a, pool);
+    }
+    template <class Args>
+    void backward_input(const Args& a) const {
+        ref::matmul_backward_input(a, pool);
+    }
+    template <class Args>
+    void backward_weight(const Args& a) const {
+        ref::matmul_backward_weight(a, pool);
+    }
+    template <class Args>
+    void drop(const Args& a) const {
+        ref::dropout(a, pool);
+    }
+};
+
+struct StreamExecutor {
+    Stream& stream;
+    void forward(const MatmulForward<real>& a) const { matmul_forward(a, stream); }
+    void backward_input(const MatmulBackwardInput<real>& a) const { matmul_backward_input(a, stream); }
+    void backward_weight(const MatmulBackwardWeight<real>& a) const { matmul_backward_weight(a, stream); }
+    void drop(const Dropout<real>& a) const { dropout(a, stream); }
+};
+
+// y (= or +=) drop_i(x), both [rows, K]
+template <class T>
+Dropout<T> module_dropout(T* y, const T* x, size_t rows, int K, const LoraModule<T>& m, const LoraDropout& d,
+                          bool accumulate) {
+    DropoutKey key = d.key;
+    key.site = m.site;
+    return {.y = y, .x = x, .rows = rows, .T_len = d.T_len, .C = K, .p = d.p, .accumulate = accumulate, .key = key};
+}
+
+template <class T>
+const T* rows_of(const LoraModule<T>& m, const LoraGroup<T>& g) {
+    return g.A + static_cast<size_t>(m.first_row) * g.K;
+}
+
+// xa[:, columns of r rows of A] = x · Aᵀ
+template <class T>
+MatmulForward<T> through_a(T* xa, const T* x, const T* A, size_t rows, int r, const LoraGroup<T>& g) {
+    const size_t R = g.R, K = g.K;
+    return {
+        .y = xa, .x = x, .w = A, .bias = nullptr, .add = nullptr, .rows = rows, .N = r, .K = g.K, .ld_y = R, .ld_x = K};
+}
+
+template <class T, class Executor>
+void run_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, const Executor& run) {
+    if (g.modules.empty()) return;
+    const size_t R = g.R;
+    if (d.p == 0) run.forward(through_a(a.xa, a.x, g.A, a.rows, g.R, g));
+    for (const LoraModule<T>& m : g.modules) {
+        T* xa = a.xa + m.first_row;  // [rows, r], stride R
+        T* y = a.y + m.first_col;    // [rows, N], stride ld_y
+        if (d.p > 0) {
+            assert(a.x_dropped);
+            run.drop(module_dropout(a.x_dropped, a.x, a.rows, g.K, m, d, false));
+            run.forward(through_a<T>(xa, a.x_dropped, rows_of(m, g), a.rows, m.r, g));
+        }
+        run.forward(MatmulForward<T>{.y = y,
+                                     .x = xa,
+                                     .w = m.B,
+                                     .bias = nullptr,
+                                     .add = y,
+                                     .rows = a.rows,
+                                     .N = m.N,
+                                     .K = m.r,
+                                     .ld_y = a.ld_y,
+                                     .ld_x = R,
+                                     .alpha = m.scale});
+    }
+}
+
+template <class T, class Executor>
+void run_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, const Executor& run) {
+    if (g.modules.empty()) return;
+    const size_t R = g.R, K = g.K;
+    for (const LoraModule<T>& m : g.modules) {
+        const T* dy = a.dy + m.first_col;  // [rows, N], stride ld_dy
+        const T* xa = a.xa + m.first_row;  // [rows, r], stride R
+        T* dxa = a.dxa + m.first_row;      // [rows, r], stride R
+        run.backward_input(MatmulBackwardInput<T>{.dx = dxa,
+                                                  .dy = dy,
+                                                  .w = m.B,
+                                                  .rows = a.rows,
+                                                  .N = m.N,
+                                                  .K = m.r,
+                                                  .ld_dx = R,
+                                                  .ld_dy = a.ld_dy,
+                                                  .alpha = m.scale});
+        run.backward_weight(MatmulBackwardWeight<T>{.dw = m.dB,
+                                                    .dy = dy,
+                                                    .x = xa,
+                                                    .rows = a.rows,
+                                                    .N = m.N,
+                                                    .K = m.r,
+                                                    .ld_dy = a.ld_dy,
+                                                    .ld_x = R,
+                                                    .alpha = m.scale});
+        if (d.p == 0) continue;
+        assert(a.x_dropped);
+        run.drop(module_dropout(a.x_dropped, a.x, a.rows, g.K, m, d, false));
+        run.backward_weight(MatmulBackwardWeight<T>{.dw = g.dA + m.first_row * K,
+                                                    .dy = dxa,
+                                                    .x = a.x_dropped,
+                                                    .rows = a.rows,
+                                                    .N = m.r,
+                                                    .K = g.K,
+                                                    .ld_dy = R,
+                                                    .ld_x = K});
+        if (!a.dx) continue;
+        run.backward_input(MatmulBackwardInput<T>{.dx = a.x_dropped,
+                                                  .dy = dxa,
+                                                  .w = rows_of(m, g),
+                                                  .rows = a.rows,
+                                                  .N = m.r,
+                                                  .K = g.K,
+                                                  .ld_dx = K,
+                                                  .ld_dy = R});
+        run.drop(module_dropout<T>(a.dx, a.x_dropped, a.rows, g.K, m, d, true));
+    }
+    if (d.p > 0) return;
+    run.backward_weight(MatmulBackwardWeight<T>{
+        .dw = g.dA, .dy = a.dxa, .x = a.x, .rows = a.rows, .N = g.R, .K = g.K, .ld_dy = R, .ld_x = K});
+    if (!a.dx) return;
+    run.backward_input(MatmulBackwardInput<T>{.dx = a.dx,
+                                              .dy = a.dxa,
+                                              .w = g.A,
+                                              .rows = a.rows,
+                                              .N = g.R,
+                                              .K = g.K,
+                                              .ld_dx = K,
+                                              .ld_dy = R,
+                                              .accumulate = true});
+}
+
+}  // namespace
+
+namespace ref {
+
+template <class T>
+void lora_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool) {
+    run_forward(a, g, d, PoolExecutor{pool});
+}
+
+template <class T>
+void lora_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool) {
+    run_backward(a, g, d, PoolExecutor{pool});
+}
+
+template void lora_forward(const LoraForward<float>&, const LoraGroup<float>&, const LoraDropout&, ThreadPool&);
+template void lora_forward(const LoraForward<double>&, const LoraGroup<double>&, const LoraDropout&, ThreadPool&);
+template void lora_backward(const LoraBackward<float>&, const LoraGroup<float>&, const LoraDropout&, ThreadPool&);
+template void lora_backward(const LoraBackward<double>&, const LoraGroup<double>&, const LoraDropout&, ThreadPool&);
+
+}  // namespace ref
+
+void lora_forward(const LoraForward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream) {
+    run_forward(a, g, d, StreamExecutor{stream});
+}
+
+void lora_backward(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream) {
+    run_backward(a, g, d, StreamExecutor{stream});
+}
+
+}  // namespace slab
