@@ -40,6 +40,8 @@ struct DeviceOptions {
     size_t budget_bytes = 0;  // --vram-budget; 0 = what is free less 5% (CUDA), no limit (CPU)
 };
 
+int device_count();  // usable devices here; 1 on the CPU, 0 in CUDA without a GPU or with a driver that does not work
+
 // One GPU, or the CPU standing in for it. Must outlive every stream, event and buffer made from it.
 class Device {
   public:

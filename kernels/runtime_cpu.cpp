@@ -200,6 +200,8 @@ struct Device::State {
     std::vector<Stream::State*> streams;
 };
 
+int device_count() { return 1; }
+
 Device::Device(const DeviceOptions& options) {
     if (options.index != 0) {
         throw std::runtime_error("device " + std::to_string(options.index) +

@@ -1,0 +1,167 @@
+# slabstream. `make help` lists targets and variables. Everything made lies in $(BUILD); changed flags rebuild it.
+#
+# A build has one backend. kernels/*.cpp are in both (they hold the references that CUDA kernels are compared with);
+# runtime_cpu.cpp and runtime_cuda.cu are the two implementations of kernels/runtime.h.
+
+PRECISION ?= bf16
+BLAS      ?= openblas
+BUILD     ?= build$(addprefix -,$(SAN))
+CUDA_HOME ?= /usr/local/cuda
+NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nvcc))
+
+# The compute capabilities of the GPUs here, such as 90; empty without a usable GPU.
+GPU_ARCHS := $(shell nvidia-smi -L >/dev/null 2>&1 && \
+                     nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sort -un)
+BACKEND   ?= $(if $(and $(NVCC),$(GPU_ARCHS)),cuda,cpu)
+CUDA_ARCHS ?= $(or $(GPU_ARCHS),80 90)
+
+ifeq ($(filter $(BACKEND),cpu cuda),)
+$(error BACKEND=$(BACKEND): cpu or cuda wanted)
+endif
+ifeq ($(filter $(PRECISION),bf16 fp32),)
+$(error PRECISION=$(PRECISION): bf16 or fp32 wanted)
+endif
+ifeq ($(filter $(BLAS),openblas none),)
+$(error BLAS=$(BLAS): openblas or none wanted)
+endif
+ifneq ($(SAN),$(filter $(SAN),thread address))
+$(error SAN=$(SAN): thread or address wanted)
+endif
+ifeq ($(BACKEND)$(NVCC),cuda)
+$(error BACKEND=cuda, but no nvcc in PATH or $(CUDA_HOME)/bin: install the CUDA toolkit, or set NVCC)
+endif
+
+# No -ffast-math: sums keep the order they are written in. What is switched off here (errno, traps) changes no result.
+CXXFLAGS := -std=c++20 -O3 -march=native -fno-math-errno -fno-trapping-math -ffp-contract=fast -g1 -Wall -Wextra
+CPPFLAGS := -I.
+LDFLAGS  := -pthread
+LDLIBS   :=
+ifeq ($(SAN),thread)  # OpenBLAS is invisible to ThreadSanitizer, a race through it would go unreported
+CXXFLAGS += -O2 -fsanitize=thread
+LDFLAGS  += -fsanitize=thread
+override BLAS := none
+endif
+ifeq ($(SAN),address)
+CXXFLAGS += -O2 -fsanitize=address,undefined -fno-sanitize-recover=all
+LDFLAGS  += -fsanitize=address,undefined
+endif
+
+ifeq ($(BACKEND),cuda)
+override BLAS := none
+NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xcompiler -Wall,-Wextra --expt-relaxed-constexpr \
+             $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a)
+CPPFLAGS += -I$(CUDA_HOME)/include -DSLABSTREAM_CUDA $(if $(filter bf16,$(PRECISION)),-DSLABSTREAM_BF16)
+LDLIBS   += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart
+else
+override PRECISION := fp32
+ifeq ($(BLAS),openblas)
+BLAS_LINKS := $(shell echo 'extern "C" void openblas_set_num_threads(int); int main() { openblas_set_num_threads(1); }' | \
+                      $(CXX) -x c++ - -lopenblas -o /dev/null 2>/dev/null && echo yes)
+ifeq ($(BLAS_LINKS),yes)
+CPPFLAGS += -DSLABSTREAM_OPENBLAS
+LDLIBS   += -lopenblas
+else
+override BLAS := none
+BLAS_NOTE := (OpenBLAS does not link here; the blocked loop is slower)
+endif
+endif
+endif
+CXXFLAGS += $(EXTRA_CXXFLAGS)
+
+PROGRAM_SOURCES := $(wildcard train/*_main.cpp data/*_main.cpp dev/*_main.cpp)
+PROGRAMS        := $(patsubst %_main.cpp,$(BUILD)/%,$(notdir $(PROGRAM_SOURCES)))
+LIB_SOURCES     := $(filter-out %_main.cpp,$(wildcard kernels/*.cpp offload/*.cpp train/*.cpp data/*.cpp))
+ifeq ($(BACKEND),cuda)
+LIB_SOURCES := $(filter-out kernels/runtime_cpu.cpp,$(LIB_SOURCES)) $(wildcard kernels/*.cu offload/*.cu train/*.cu)
+endif
+TEST_SOURCES := $(wildcard tests/*.cpp)
+object_of = $(patsubst %,$(BUILD)/obj/%.o,$(1))
+LIB := $(BUILD)/libslabstream.a
+# What another trainer takes along, and all that the example may use.
+PLUGIN_OBJECTS := $(call object_of,$(filter offload/% kernels/runtime% kernels/thread_pool% kernels/memory_account%,$(LIB_SOURCES)))
+
+BUILDING := $(filter-out help clean format check-format source-hash fat,$(or $(MAKECMDGOALS),all))
+ifneq ($(BUILDING),)
+# Rewritten only when it differs; every object depends on it.
+FLAGS_NOW := $(BACKEND) $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(NVCC) $(NVCCFLAGS) $(LDFLAGS) $(LDLIBS)
+$(shell mkdir -p $(BUILD); echo '$(FLAGS_NOW)' | cmp -s - $(BUILD)/flags || echo '$(FLAGS_NOW)' > $(BUILD)/flags)
+ifeq ($(MAKELEVEL)$(findstring s,$(firstword -$(MAKEFLAGS))),0)
+$(info backend $(BACKEND) ($(PRECISION)$(if $(filter cuda,$(BACKEND)),$(foreach a,$(CUDA_ARCHS), sm_$a)))  \
+       GPU $(or $(addprefix sm_,$(GPU_ARCHS)),none)  nvcc $(or $(NVCC),none)  \
+       NCCL $(if $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),found,none)  BLAS $(BLAS) $(BLAS_NOTE))
+endif
+endif
+
+.PHONY: all test demo demo-short bench fat gpu-report source-hash format check-format clean help
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+all: $(PROGRAMS)
+
+$(BUILD)/obj/%.cpp.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D) && echo '  c++   $<'
+	@$(CXX) $(CPPFLAGS) $(CXXFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D) && echo '  nvcc  $<'
+	@$(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -MMD -MP -c $< -o $@
+
+$(LIB): $(call object_of,$(LIB_SOURCES)) $(BUILD)/flags
+	@rm -f $@
+	@ar rcs $@ $(filter %.o,$^)
+
+# $(1) folder, $(2) name, $(3) what it links
+define program
+$(BUILD)/$(2): $(BUILD)/obj/$(1)$(2)_main.cpp.o $(3)
+	@echo '  link  $$@'
+	@$$(CXX) $$(LDFLAGS) $$^ $$(LDLIBS) -o $$@
+endef
+$(foreach s,$(PROGRAM_SOURCES),$(eval $(call program,$(dir $s),$(patsubst %_main.cpp,%,$(notdir $s)),\
+    $(if $(filter dev/example_main.cpp,$s),$(PLUGIN_OBJECTS),$(LIB)))))
+
+$(BUILD)/tests: $(call object_of,$(TEST_SOURCES)) $(LIB)
+	@echo '  link  $@'
+	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+test: all $(BUILD)/tests
+	@tests/run_all.sh $(BUILD)
+
+ifneq ($(wildcard dev/demo.sh),)
+demo: all
+	dev/demo.sh
+demo-short: all
+	dev/demo.sh --short
+endif
+ifneq ($(wildcard dev/bench_main.cpp),)
+bench: $(BUILD)/bench
+	$(BUILD)/bench
+endif
+ifneq ($(wildcard dev/gpu_report.sh),)
+gpu-report: all $(BUILD)/tests
+	dev/gpu_report.sh
+endif
+
+fat:
+	$(MAKE) BACKEND=cuda BUILD=build-fat CUDA_ARCHS="80 86 89 90 100 120" all
+
+source-hash:
+	@find kernels offload train -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | \
+	    LC_ALL=C sort | xargs sha256sum | sha256sum | cut -d' ' -f1
+
+FORMATTED := $(wildcard $(foreach d,kernels offload train data dev tests,$d/*.h $d/*.cpp $d/*.cu $d/*.cuh))
+format:
+	clang-format -i $(FORMATTED)
+check-format:
+	clang-format --dry-run -Werror $(FORMATTED)
+
+clean:
+	rm -rf $(BUILD)
+
+help:
+	@echo 'targets:   all (default)  test  demo  demo-short  bench  fat (CUDA for many GPUs, in build-fat/)  gpu-report'
+	@echo '           source-hash  format  check-format  clean'
+	@echo 'variables: BACKEND=cpu|cuda (cuda where nvcc and a GPU are)  PRECISION=bf16|fp32 (CUDA; the CPU is fp32)'
+	@echo '           BLAS=openblas|none  SAN=thread|address (own build directory)  BUILD=build  CUDA_ARCHS="80 90"'
+	@echo '           EXTRA_CXXFLAGS=...'
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
