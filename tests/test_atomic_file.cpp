@@ -2,72 +2,22 @@
 // dead without touching the living. Killed writers are real child processes, so that locks go with them.
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "data/atomic_file.h"
+#include "tests/temporary_files.h"
 
 namespace {
 namespace fs = std::filesystem;
 using namespace slab::data;
-
-struct FreshDirectory {
-    fs::path path;
-    FreshDirectory() {
-        std::string pattern = (fs::temp_directory_path() / "slab-atomic-XXXXXX").string();
-        REQUIRE(mkdtemp(pattern.data()) != nullptr);
-        path = pattern;
-    }
-    ~FreshDirectory() { fs::remove_all(path); }
-};
-
-// A disk that takes no more than `limit_bytes` a file: the kernel answers EFBIG after a short write, as ENOSPC would.
-struct SmallDisk {
-    rlimit before{};
-    void (*handler)(int);
-    explicit SmallDisk(rlim_t limit_bytes) : handler(signal(SIGXFSZ, SIG_IGN)) {
-        getrlimit(RLIMIT_FSIZE, &before);
-        const rlimit small{limit_bytes, before.rlim_max};
-        setrlimit(RLIMIT_FSIZE, &small);
-    }
-    ~SmallDisk() {
-        setrlimit(RLIMIT_FSIZE, &before);
-        signal(SIGXFSZ, handler);
-    }
-};
-
-std::string content(const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-}
-
-std::vector<std::string> names_in(const fs::path& directory) {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename().string());
-    return names;
-}
-
-template <typename Act>
-std::string error_of(Act act) {
-    try {
-        act();
-    } catch (const std::runtime_error& error) {
-        return error.what();
-    }
-    return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
+using namespace slab::test;
 
 // Runs `act` in a child that then waits; the child is killed when this goes out of scope, or by kill_now().
 struct Child {

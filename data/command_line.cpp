@@ -1,0 +1,54 @@
+// Flags are checked by name before CLI11 sees them: CLI11 would report an unknown flag only after it had taken the
+// flag's value for a positional argument, and knows no nearest name.
+#include "data/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "data/nearest_name.h"
+
+namespace slab::data {
+namespace {
+
+std::vector<std::string> long_flags(const CLI::App& app) {
+    std::vector<std::string> flags;
+    for (const CLI::Option* option : app.get_options())
+        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    return flags;
+}
+
+}  // namespace
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, std::ostream& out,
+                                      std::ostream& err) {
+    const auto refuse = [&](const std::string& message) {
+        err << app.get_name() << ": " << message << " (" << app.get_name() << " --help lists the flags)\n";
+        return 1;
+    };
+    const std::vector<std::string> known = long_flags(app);
+    std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+    for (std::string& argument : arguments) {
+        if (argument == "--") break;  // only positional arguments follow
+        if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) continue;
+        const size_t name_end = std::min(argument.find('='), argument.size());
+        std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(name_end), '_', '-');
+        const std::string name = argument.substr(0, name_end);
+        if (std::find(known.begin(), known.end(), name) == known.end())
+            return refuse("unknown flag " + name + "; did you mean " + nearest_name(name, known) + "?");
+    }
+    std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 wants a vector
+    try {
+        app.parse(std::move(arguments));
+    } catch (const CLI::CallForHelp&) {
+        out << app.help();
+        return 0;
+    } catch (const CLI::ParseError& error) {
+        return refuse(error.what());
+    }
+    return std::nullopt;
+}
+
+}  // namespace slab::data

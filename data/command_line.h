@@ -1,0 +1,19 @@
+// One way for all programs to read their command line with CLI11: '_' is taken for '-' in the names of flags, an
+// unknown flag is an error that names the nearest known one, and every error exits 1 (CLI11 has a code for each kind).
+#pragma once
+
+#include <iosfwd>
+#include <optional>
+
+namespace CLI {
+class App;
+}
+
+namespace slab::data {
+
+// Parses into whatever `app` is bound to. Returns the exit code when the program shall end now (0 after --help, 1 after
+// an error, which was printed to `err`), nothing when it shall go on. argv is [argc], argv[0] the program's name.
+std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, std::ostream& out,
+                                      std::ostream& err);
+
+}  // namespace slab::data

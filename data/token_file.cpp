@@ -1,0 +1,266 @@
+// Reading (mapped, checked once) and writing (streamed, whole or not at all) of token files: format in token_file.h.
+#include "data/token_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+namespace slab::data {
+namespace fs = std::filesystem;
+static_assert(std::endian::native == std::endian::little, "token files are mapped, and they are little-endian");
+
+namespace {
+
+constexpr const char* make_hint = "make it with build/tokenize";
+constexpr size_t buffer_bytes = size_t{1} << 20;
+
+[[noreturn]] void fail(const fs::path& path, size_t offset_bytes, const std::string& found, const std::string& wanted,
+                       const std::string& hint) {
+    throw std::runtime_error(path.string() + ": at offset " + std::to_string(offset_bytes) + ": found " + found +
+                             ", wanted " + wanted + ". Hint: " + hint + ".");
+}
+
+std::string bytes_text(size_t bytes) {
+    return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+}
+
+int32_t header_word(const std::byte* file, size_t index) {
+    int32_t word;
+    std::memcpy(&word, file + index * sizeof word, sizeof word);
+    return word;
+}
+
+// What a stranger's first word most likely is, said in the error so that the user sees which file was mixed up.
+std::string describe_magic(int32_t magic) {
+    const int32_t swapped = static_cast<int32_t>(__builtin_bswap32(static_cast<uint32_t>(magic)));
+    for (const int32_t known : {token_magic_uint16, token_magic_uint32, mask_magic})
+        if (swapped == known) return "magic " + std::to_string(known) + " in big-endian byte order";
+    if (magic == mask_magic) return "the magic of a mask file";
+    if (magic == token_magic_uint16 || magic == token_magic_uint32) return "the magic of a token file";
+    return "magic " + std::to_string(magic);
+}
+
+struct Kind {
+    int32_t magic, version;
+    size_t element_bytes;
+};
+
+// Checks header and length of a file of one of `kinds`; returns which it is. After this, `count` elements are there.
+template <size_t N>
+Kind check_file(const fs::path& path, const std::byte* file, size_t file_bytes, const std::array<Kind, N>& kinds,
+                const std::string& wanted_magic, const std::string& hint, size_t& count) {
+    const int32_t magic = header_word(file, 0), version = header_word(file, 1), claimed = header_word(file, 2);
+    const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) { return k.magic == magic; });
+    if (kind == kinds.end()) fail(path, 0, describe_magic(magic), wanted_magic, hint);
+    if (version != kind->version)
+        fail(path, 4, "version " + std::to_string(version),
+             "version " + std::to_string(kind->version) + " for magic " + std::to_string(magic), hint);
+    if (claimed < 0) fail(path, 8, "a count of " + std::to_string(claimed), "a count of tokens, 0 or more", hint);
+    count = static_cast<size_t>(claimed);
+    const size_t wanted_bytes = token_header_bytes + count * kind->element_bytes;  // below 2^34: no overflow
+    const std::string by_header = bytes_text(wanted_bytes) + " in all, since the header counts " +
+                                  std::to_string(count) + " tokens of " + bytes_text(kind->element_bytes);
+    if (file_bytes < wanted_bytes)
+        fail(path, file_bytes, "the end of the file", by_header, "the file was cut short; copy it again or " + hint);
+    if (file_bytes > wanted_bytes)
+        fail(path, wanted_bytes, bytes_text(file_bytes - wanted_bytes) + " more", by_header,
+             "something was added to the file or its header is wrong; copy it again or " + hint);
+    return *kind;
+}
+
+}  // namespace
+
+fs::path mask_path_for(const fs::path& token_path) {
+    fs::path mask = token_path;
+    if (mask.extension() == ".bin") return mask.replace_extension(".mask");
+    return mask += ".mask";
+}
+
+// A whole regular file, mapped read-only. At least a header long.
+struct TokenFile::Map {
+    const std::byte* bytes = nullptr;  // [size_bytes]
+    size_t size_bytes = 0;
+
+    explicit Map(const fs::path& path) {
+        const auto refuse = [&](int error) {
+            throw std::runtime_error(path.string() + ": cannot be read: " + std::generic_category().message(error) +
+                                     ". Hint: " + make_hint + ", or check the path.");
+        };
+        // Non-blocking, or opening a named pipe would wait for a writer before it can be refused.
+        const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0) refuse(errno);
+        struct stat status {};
+        int error = fstat(fd, &status) == 0 ? 0 : errno;
+        if (error == 0 && !S_ISREG(status.st_mode)) error = S_ISDIR(status.st_mode) ? EISDIR : ENODEV;
+        size_bytes = static_cast<size_t>(status.st_size);
+        void* address = MAP_FAILED;
+        if (error == 0 && size_bytes >= token_header_bytes) {
+            address = mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+            if (address == MAP_FAILED) error = errno;
+        }
+        close(fd);
+        if (error != 0) refuse(error);
+        if (size_bytes < token_header_bytes)
+            fail(path, size_bytes, "the end of the file", "a header of " + bytes_text(token_header_bytes), make_hint);
+        bytes = static_cast<const std::byte*>(address);
+    }
+    ~Map() { munmap(const_cast<std::byte*>(bytes), size_bytes); }
+    Map(const Map&) = delete;
+    Map& operator=(const Map&) = delete;
+};
+
+TokenFile::TokenFile(const fs::path& path) : path_(path), token_map_(std::make_shared<Map>(path)) {
+    const std::array kinds = {Kind{token_magic_uint16, token_version_uint16, sizeof(uint16_t)},
+                              Kind{token_magic_uint32, token_version_uint32, sizeof(uint32_t)}};
+    const Kind kind = check_file(path, token_map_->bytes, token_map_->size_bytes, kinds,
+                                 "magic 20240520 (uint16 tokens) or 20240801 (uint32 tokens)", make_hint, size_);
+    token_bytes_ = kind.element_bytes;
+    tokens_ = token_map_->bytes + token_header_bytes;
+    scan_tokens();
+    // Whatever stands under the mask's name counts, a dangling link too: leaving out a mask that the user sees would
+    // silently train on other targets.
+    std::error_code error;
+    const fs::path mask_path = mask_path_for(path);
+    if (fs::symlink_status(mask_path, error).type() != fs::file_type::not_found) {
+        open_mask(mask_path);
+    } else {
+        target_count_ = size_;
+        document_count_ = size_ > 0 ? 1 : 0;
+    }
+}
+
+void TokenFile::scan_tokens() {
+    for (size_t i = 0; i < size_; ++i) {
+        if (const uint32_t id = token(i); id > max_token_) {
+            max_token_ = id;
+            max_token_index_ = i;
+        }
+    }
+}
+
+void TokenFile::open_mask(const fs::path& mask_path) {
+    mask_map_ = std::make_shared<Map>(mask_path);
+    const std::string hint = "make it anew with build/tokenize, or remove it if every token is a target";
+    size_t count = 0;
+    check_file(mask_path, mask_map_->bytes, mask_map_->size_bytes, std::array{Kind{mask_magic, mask_version, 1}},
+               "magic " + std::to_string(mask_magic) + " (a mask file)", hint, count);
+    if (count != size_)
+        fail(mask_path, 8, "a count of " + std::to_string(count),
+             "the " + std::to_string(size_) + " tokens of " + path_.string(), hint);
+    mask_ = reinterpret_cast<const uint8_t*>(mask_map_->bytes + token_header_bytes);
+    for (size_t i = 0; i < size_; ++i) {
+        if (mask_[i] & ~(mask_target | mask_document_start))
+            fail(mask_path, token_header_bytes + i, "mask byte " + std::to_string(mask_[i]),
+                 "0 to 3 (bit 0: a target, bit 1: a document starts)", hint);
+        target_count_ += (mask_[i] & mask_target) != 0;
+        document_count_ += (mask_[i] & mask_document_start) != 0;
+    }
+}
+
+uint32_t TokenFile::token(size_t i) const {
+    assert(i < size_);
+    if (token_bytes_ == sizeof(uint16_t)) return reinterpret_cast<const uint16_t*>(tokens_)[i];
+    return reinterpret_cast<const uint32_t*>(tokens_)[i];
+}
+
+bool TokenFile::is_target(size_t i) const {
+    assert(i < size_);
+    return mask_ == nullptr || (mask_[i] & mask_target) != 0;
+}
+
+bool TokenFile::starts_document(size_t i) const {
+    assert(i < size_);
+    return mask_ == nullptr ? i == 0 : (mask_[i] & mask_document_start) != 0;
+}
+
+namespace {
+
+// Goes in first, with a count of 0, and again at the end with the true one.
+void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count) {
+    std::array<int32_t, token_header_int32s> header{};
+    header[0] = magic;
+    header[1] = version;
+    header[2] = static_cast<int32_t>(count);
+    if (file.size_bytes() == 0) {
+        file.write(header.data(), token_header_bytes);
+    } else {
+        file.overwrite(0, header.data(), token_header_bytes);
+    }
+}
+
+}  // namespace
+
+TokenFileWriter::TokenFileWriter(const fs::path& token_path, uint32_t largest_token, bool with_mask)
+    : token_path_(token_path),
+      token_file_(token_path),
+      mask_file_(with_mask ? std::make_unique<AtomicFile>(mask_path_for(token_path)) : nullptr),
+      token_bytes_(largest_token <= UINT16_MAX ? sizeof(uint16_t) : sizeof(uint32_t)) {
+    write_header(token_file_, 0, 0, 0);
+    if (mask_file_) write_header(*mask_file_, 0, 0, 0);
+}
+
+void TokenFileWriter::append(uint32_t token, uint8_t mask_bits) {
+    if (token_bytes_ == sizeof(uint16_t) && token > UINT16_MAX)
+        throw std::logic_error("token " + std::to_string(token) + " is larger than was announced");
+    if (mask_bits & ~(mask_target | mask_document_start)) throw std::logic_error("a mask byte has two bits");
+    if (size_ == max_tokens_per_file)
+        throw std::runtime_error(token_path_.string() + ": more than " + std::to_string(max_tokens_per_file) +
+                                 " tokens, wanted at most that many in a file. Hint: split the text over several.");
+    const size_t at = token_buffer_.size();
+    token_buffer_.resize(at + token_bytes_);
+    std::memcpy(token_buffer_.data() + at, &token, token_bytes_);  // little-endian: the low bytes come first
+    if (mask_file_) mask_buffer_.push_back(mask_bits);
+    ++size_;
+    if (token_buffer_.size() >= buffer_bytes) flush();
+}
+
+void TokenFileWriter::flush() {
+    token_file_.write(token_buffer_.data(), token_buffer_.size());
+    token_buffer_.clear();
+    if (mask_file_) mask_file_->write(mask_buffer_.data(), mask_buffer_.size());
+    mask_buffer_.clear();
+}
+
+void TokenFileWriter::prepare() {
+    flush();
+    const bool narrow = token_bytes_ == sizeof(uint16_t);
+    write_header(token_file_, narrow ? token_magic_uint16 : token_magic_uint32,
+                 narrow ? token_version_uint16 : token_version_uint32, size_);
+    token_file_.prepare();
+    if (mask_file_) {
+        write_header(*mask_file_, mask_magic, mask_version, size_);
+        mask_file_->prepare();
+    }
+    prepared_ = true;
+}
+
+void TokenFileWriter::commit() {
+    if (!prepared_) prepare();
+    token_file_.commit();
+    if (mask_file_) {
+        mask_file_->commit();
+    } else {
+        fs::remove(mask_path_for(token_path_));
+    }
+}
+
+void write_token_file(const fs::path& token_path, std::span<const uint32_t> tokens, std::span<const uint8_t> mask) {
+    if (!mask.empty() && mask.size() != tokens.size()) throw std::logic_error("a mask needs one byte a token");
+    const uint32_t largest = tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end());
+    TokenFileWriter writer(token_path, largest, !mask.empty());
+    for (size_t i = 0; i < tokens.size(); ++i) writer.append(tokens[i], mask.empty() ? mask_target : mask[i]);
+    writer.commit();
+}
+
+}  // namespace slab::data

@@ -1,0 +1,105 @@
+// Token files in the format of llm.c, and the masks that lie beside them.
+//
+// F.bin:  256 little-endian int32 of header, then the tokens. header[0] magic, [1] version, [2] token count, rest 0:
+//         20240520 with version 1: tokens are uint16;  20240801 with version 7: tokens are uint32.
+//         (Source: karpathy/llm.c, dev/data/data_common.py, the "gpt-2" and the "llama-3" model descriptions.)
+// F.mask: optional, our own. The same header form with magic 0x6d626c73 (the bytes "slbm") and version 1, the same
+//         count, then one byte a token: bit 0 = this token is a target, bit 1 = a document starts here, others 0.
+//         Without it every token is a target and the whole file is one document.
+//
+// Files are taken as hostile: every length is checked against the file's size before use, and every token and mask
+// byte is looked at once on opening, so that what an opened file answers later needs no further checks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/atomic_file.h"
+
+namespace slab::data {
+
+constexpr size_t token_header_int32s = 256;
+constexpr size_t token_header_bytes = token_header_int32s * sizeof(int32_t);
+constexpr int32_t token_magic_uint16 = 20240520, token_version_uint16 = 1;
+constexpr int32_t token_magic_uint32 = 20240801, token_version_uint32 = 7;
+constexpr int32_t mask_magic = 0x6d626c73, mask_version = 1;
+constexpr uint8_t mask_target = 1, mask_document_start = 2;
+constexpr size_t max_tokens_per_file = INT32_MAX;  // the count is an int32
+
+// dir/F.bin -> dir/F.mask; any other name gets `.mask` appended.
+std::filesystem::path mask_path_for(const std::filesystem::path& token_path);
+
+// A read-only view of a token file and its mask, mapped into memory: gigabytes cost no copy, and several readers share
+// the pages. Immutable after construction, so threads may share it; a copy shares the map.
+//
+// What if the file changes under the map? Our own writers replace files by renaming, which leaves the mapped one as it
+// is. Someone who truncates it in place gets the run ended by SIGBUS at the next read beyond the new end. That is
+// accepted: nothing of the run's own is lost by it (checkpoints appear whole or not at all), and the alternative,
+// reading everything into memory, would cost every run gigabytes that the host slabs need.
+class TokenFile {
+  public:
+    // std::runtime_error naming file, offset, what was found and what is wanted.
+    explicit TokenFile(const std::filesystem::path& path);
+
+    size_t size() const { return size_; }
+    uint32_t token(size_t i) const;        // i < size(), as in all of these
+    bool is_target(size_t i) const;        // true without a mask
+    bool starts_document(size_t i) const;  // without a mask: only i == 0
+    bool has_mask() const { return mask_ != nullptr; }
+    const std::filesystem::path& path() const { return path_; }
+    size_t token_bytes() const { return token_bytes_; }          // 2 or 4
+    uint32_t max_token() const { return max_token_; }            // 0 for an empty file
+    size_t max_token_index() const { return max_token_index_; }  // where it first occurs, for errors about vocabularies
+    size_t target_count() const { return target_count_; }
+    size_t document_count() const { return document_count_; }
+
+  private:
+    struct Map;
+    void scan_tokens();
+    void open_mask(const std::filesystem::path& mask_path);
+
+    std::filesystem::path path_;
+    std::shared_ptr<const Map> token_map_, mask_map_;
+    const std::byte* tokens_ = nullptr;  // [size_] uint16 or uint32
+    const uint8_t* mask_ = nullptr;      // [size_], or null without a mask
+    size_t size_ = 0, token_bytes_ = 0;
+    uint32_t max_token_ = 0;
+    size_t max_token_index_ = 0, target_count_ = 0, document_count_ = 0;
+};
+
+// Writes F.bin and, if wanted, F.mask, in one pass over tokens of any number. Nothing is visible before commit().
+class TokenFileWriter {
+  public:
+    // `largest_token` is the largest id that will come: below 65536 the file is uint16, else uint32.
+    // Without a mask, commit() removes a mask of an earlier file of the same name: it would belong to other tokens.
+    TokenFileWriter(const std::filesystem::path& token_path, uint32_t largest_token, bool with_mask);
+
+    void append(uint32_t token, uint8_t mask_bits = mask_target);
+    size_t size() const { return size_; }
+    size_t token_bytes() const { return token_bytes_; }
+    // Brings both files to the disk, so that commit() is only renaming. commit() does it when it was not called.
+    void prepare();
+    void commit();
+
+  private:
+    void flush();
+
+    std::filesystem::path token_path_;
+    AtomicFile token_file_;
+    std::unique_ptr<AtomicFile> mask_file_;
+    size_t token_bytes_;
+    size_t size_ = 0;
+    bool prepared_ = false;
+    std::vector<std::byte> token_buffer_;  // whole tokens not yet written
+    std::vector<uint8_t> mask_buffer_;
+};
+
+// The whole file at once. An empty `mask` writes no mask; otherwise one byte a token.
+void write_token_file(const std::filesystem::path& token_path, std::span<const uint32_t> tokens,
+                      std::span<const uint8_t> mask = {});
+
+}  // namespace slab::data

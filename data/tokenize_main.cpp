@@ -1,0 +1,10 @@
+// build/tokenize: makes token files from text files. `build/tokenize --help` says how.
+#include <unistd.h>
+
+#include <iostream>
+
+#include "data/tokenize.h"
+
+int main(int argc, char** argv) {
+    return slab::data::run_tokenize(argc, argv, STDIN_FILENO, std::cout, std::cerr);
+}

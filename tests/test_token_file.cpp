@@ -1,0 +1,234 @@
+// Token files and masks: both widths there and back, and every way in which a hostile or broken file must be refused,
+// each with an error that says where and what.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "data/token_file.h"
+#include "tests/temporary_files.h"
+
+namespace {
+namespace fs = std::filesystem;
+using namespace slab::data;
+using namespace slab::test;
+
+// A file built word by word, apart from the writer under test.
+std::string raw_file(int32_t magic, int32_t version, int32_t count, const std::string& payload) {
+    std::vector<int32_t> header(256);
+    header[0] = magic;
+    header[1] = version;
+    header[2] = count;
+    return std::string(reinterpret_cast<const char*>(header.data()), 1024) + payload;
+}
+
+std::string raw_uint16(int32_t count) {
+    std::string payload;
+    for (int32_t i = 0; i < count; ++i) payload += {static_cast<char>(i), static_cast<char>(1)};  // 256 + i
+    return raw_file(20240520, 1, count, payload);
+}
+
+std::string reading_error(const fs::path& path) {
+    return error_of([&] { TokenFile file(path); });
+}
+
+}  // namespace
+
+TEST_SUITE("cpu") {
+    TEST_CASE("token file: the bytes on disk are llm.c's") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        write_token_file(path, std::vector<uint32_t>{256, 257, 258});
+        CHECK(content(path) == raw_uint16(3));
+        write_token_file(path, std::vector<uint32_t>{1, 0x01020304});
+        CHECK(content(path) == raw_file(20240801, 7, 2, std::string("\1\0\0\0\4\3\2\1", 8)));
+        CHECK(names_in(dir.path) == std::vector<std::string>{"t.bin"});
+        write_token_file(path, std::vector<uint32_t>{7, 8}, std::vector<uint8_t>{3, 0});
+        CHECK(content(dir.path / "t.mask") == raw_file(0x6d626c73, 1, 2, std::string("\3\0", 2)));
+        CHECK(content(dir.path / "t.mask").substr(0, 4) == "slbm");
+    }
+
+    TEST_CASE("token file: round trips, the width following the largest id") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        for (const uint32_t largest : {0u, 65535u, 65536u, 0xffffffffu}) {
+            for (const size_t count : {0, 1, 600000}) {  // the last: several buffers
+                std::vector<uint32_t> tokens(count);
+                std::vector<uint8_t> mask(count);
+                for (size_t i = 0; i < count; ++i) {
+                    tokens[i] = static_cast<uint32_t>(i * 2654435761u % (uint64_t{largest} + 1));
+                    mask[i] = static_cast<uint8_t>(i * 7 % 11 & 3);
+                }
+                if (count > 0) tokens[count / 2] = largest;
+                for (const bool masked : {true, false}) {
+                    write_token_file(path, tokens,
+                                     masked ? std::span<const uint8_t>(mask) : std::span<const uint8_t>());
+                    const TokenFile file(path);
+                    CHECK(file.size() == count);
+                    CHECK(file.token_bytes() == (count > 0 && largest > 65535 ? 4 : 2));
+                    CHECK(file.max_token() == (count > 0 ? largest : 0));
+                    if (count > 0) CHECK(file.token(file.max_token_index()) == largest);
+                    CHECK(file.has_mask() == (masked && count > 0));
+                    size_t wrong = 0, targets = 0, documents = 0;
+                    for (size_t i = 0; i < count; ++i) {
+                        const bool target = !masked || (mask[i] & 1), start = masked ? (mask[i] & 2) != 0 : i == 0;
+                        wrong += file.token(i) != tokens[i] || file.is_target(i) != target ||
+                                 file.starts_document(i) != start;
+                        targets += target;
+                        documents += start;
+                    }
+                    CHECK(wrong == 0);
+                    CHECK(file.target_count() == targets);
+                    CHECK(file.document_count() == documents);
+                }
+            }
+        }
+    }
+
+    TEST_CASE("token file: a mapped file outlives its replacement, and copies and moves read the same") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        write_token_file(path, std::vector<uint32_t>{1, 2, 3});
+        TokenFile first(path);
+        write_token_file(path, std::vector<uint32_t>{9});
+        const TokenFile copy = first;
+        const TokenFile moved = std::move(first);
+        CHECK(copy.token(2) == 3);
+        CHECK(moved.token(1) == 2);
+        CHECK(TokenFile(path).token(0) == 9);
+    }
+
+    TEST_CASE("token file: cut at every length around the header, and longer than it says") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        const std::string whole = raw_uint16(5);
+        put(path, whole);
+        CHECK(TokenFile(path).token(4) == 260);
+        size_t accepted = 0;
+        std::vector<size_t> lengths = {0, 1, 2, 3, 4, 7, 8, 11, 12, 13, 512};
+        for (size_t length = 1000; length < whole.size(); ++length) lengths.push_back(length);
+        for (const size_t length : lengths) {
+            put(path, std::string_view(whole).substr(0, length));
+            const std::string message = reading_error(path);
+            accepted += message.empty();
+            CHECK(
+                has(message, path.string() + ": at offset " + std::to_string(length) + ": found the end of the file"));
+            CHECK(has(message, length < 1024 ? "a header of 1024 bytes" : "1034 bytes in all"));
+            CHECK(has(message, "make it with build/tokenize"));
+        }
+        CHECK(accepted == 0);
+        put(path, whole + "x");
+        CHECK(has(reading_error(path), "at offset 1034: found 1 byte more, wanted 1034 bytes in all"));
+    }
+
+    TEST_CASE("token file: lying headers") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        const auto message = [&](int32_t magic, int32_t version, int32_t count) {
+            put(path, raw_file(magic, version, count, "0123456789"));
+            return reading_error(path);
+        };
+        CHECK(message(20240520, 1, 5).empty());
+        CHECK(has(message(20240520, 1, 6), "the header counts 6 tokens of 2 bytes"));
+        CHECK(has(message(20240520, 1, 4), "found 2 bytes more"));
+        CHECK(has(message(20240520, 1, INT32_MAX), "4294968318 bytes in all"));
+        CHECK(has(message(20240801, 7, INT32_MAX), "8589935612 bytes in all"));
+        CHECK(has(message(20240520, 1, -1), "at offset 8: found a count of -1"));
+        CHECK(has(message(20240520, 1, INT32_MIN), "at offset 8: found a count of -2147483648"));
+        CHECK(has(message(20240520, 2, 5), "at offset 4: found version 2, wanted version 1 for magic 20240520"));
+        CHECK(has(message(20240520, 7, 5), "found version 7, wanted version 1"));
+        CHECK(has(message(20240801, 1, 5), "found version 1, wanted version 7"));
+        CHECK(has(message(20240801, 7, 5), "1044 bytes in all"));
+        CHECK(has(message(0, 1, 5), "at offset 0: found magic 0, wanted magic 20240520 (uint16 tokens)"));
+        const auto swapped = [](uint32_t word) { return static_cast<int32_t>(__builtin_bswap32(word)); };
+        CHECK(has(message(swapped(20240520), swapped(1), swapped(5)), "magic 20240520 in big-endian byte order"));
+        CHECK(has(message(swapped(20240801), swapped(7), swapped(5)), "magic 20240801 in big-endian byte order"));
+        CHECK(has(message(0x6d626c73, 1, 10), "found the magic of a mask file"));
+        put(path, std::string(2000, 'a'));
+        CHECK(has(reading_error(path), "found magic 1633771873"));
+    }
+
+    TEST_CASE("token file: masks that do not fit") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin", mask = dir.path / "t.mask";
+        put(path, raw_uint16(4));
+        const auto message = [&](const std::string& bytes) {
+            put(mask, bytes);
+            return reading_error(path);
+        };
+        const std::string whole = raw_file(0x6d626c73, 1, 4, std::string("\0\1\2\3", 4));
+        CHECK(message(whole).empty());
+        CHECK(TokenFile(path).target_count() == 2);
+        size_t accepted = 0;
+        for (size_t length = 0; length < whole.size(); length += length < 1000 ? 100 : 1)
+            accepted += !has(message(whole.substr(0, length)), "t.mask: at offset " + std::to_string(length));
+        CHECK(accepted == 0);
+        CHECK(has(message(whole + "y"), "t.mask: at offset 1028: found 1 byte more"));
+        CHECK(has(message(raw_file(0x6d626c73, 1, 3, std::string(3, '\1'))),
+                  "t.mask: at offset 8: found a count of 3, wanted the 4 tokens of " + path.string()));
+        CHECK(has(message(raw_file(0x6d626c73, 1, 5, std::string(5, '\1'))), "found a count of 5"));
+        CHECK(has(message(raw_file(0x6d626c73, 1, -4, "")), "found a count of -4"));
+        CHECK(has(message(raw_file(0x6d626c73, 2, 4, "\1\1\1\1")), "found version 2, wanted version 1"));
+        CHECK(has(message(raw_file(20240520, 1, 2, "\1\1\1\1")), "found the magic of a token file"));
+        CHECK(has(message(raw_file(0x6d626c73, 1, 4, "\1\1\4\1")), "at offset 1026: found mask byte 4, wanted 0 to 3"));
+        CHECK(has(message(raw_file(0x736c626d, 1, 4, "\1\1\1\1")), "in big-endian byte order"));
+        fs::remove(mask);
+        fs::create_symlink("nowhere", mask);
+        CHECK(has(reading_error(path), "t.mask: cannot be read: No such file"));
+        fs::remove(mask);
+        CHECK(reading_error(path).empty());
+    }
+
+    TEST_CASE("token file: what is no file") {
+        FreshDirectory dir;
+        CHECK(has(reading_error(dir.path / "missing.bin"), "missing.bin: cannot be read: No such file or directory"));
+        CHECK(has(reading_error(dir.path), "Is a directory"));
+        CHECK(has(reading_error("/dev/zero"), "cannot be read"));
+        REQUIRE(mkfifo((dir.path / "pipe").c_str(), 0600) == 0);
+        CHECK(has(reading_error(dir.path / "pipe"), "cannot be read"));
+    }
+
+    TEST_CASE("token file: the mask's name") {
+        CHECK(mask_path_for("a/train.bin") == "a/train.mask");
+        CHECK(mask_path_for("a.b/train") == "a.b/train.mask");
+        CHECK(mask_path_for("train.tokens") == "train.tokens.mask");
+    }
+
+    TEST_CASE("token file: writing without a mask removes an earlier one, and mistakes of the caller are caught") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        const std::vector<uint32_t> tokens = {1, 2};
+        write_token_file(path, tokens, std::vector<uint8_t>{1, 1});
+        CHECK(TokenFile(path).has_mask());
+        write_token_file(path, tokens);
+        CHECK_FALSE(TokenFile(path).has_mask());
+        CHECK_THROWS_AS(write_token_file(path, tokens, std::vector<uint8_t>{1}), std::logic_error);
+        CHECK_THROWS_AS(write_token_file(path, tokens, std::vector<uint8_t>{1, 4}), std::logic_error);
+        TokenFileWriter writer(path, 100, false);
+        CHECK_THROWS_AS(writer.append(65536), std::logic_error);
+    }
+
+    TEST_CASE("token file: a full disk leaves the earlier pair") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        write_token_file(path, std::vector<uint32_t>{5}, std::vector<uint8_t>{3});
+        const std::vector<uint32_t> many(100000, 1);
+        const std::vector<uint8_t> mask(many.size(), 1);
+        std::string header_message, message;
+        {
+            SmallDisk disk(1000);
+            header_message = error_of([&] { write_token_file(path, many, mask); });
+        }
+        {
+            SmallDisk disk(150000);  // the mask would fit, the tokens do not
+            message = error_of([&] { write_token_file(path, many, mask); });
+        }
+        CHECK(has(header_message, "1024 bytes at offset 0"));
+        CHECK(has(message, "t.bin: cannot write 200000 bytes at offset 1024 (148976 were written)"));
+        CHECK(TokenFile(path).token(0) == 5);
+        CHECK(TokenFile(path).has_mask());
+        CHECK(names_in(dir.path) == std::vector<std::string>{"t.bin", "t.mask"});
+    }
+}

@@ -1,0 +1,273 @@
+// The byte tokenizer, nearest names, the shared reading of command lines, and build/tokenize run whole: what it writes
+// is read back and decoded, and every mistake a user can make ends with exit code 1 and no file.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "data/byte_tokenizer.h"
+#include "data/nearest_name.h"
+#include "data/token_file.h"
+#include "data/tokenize.h"
+#include "tests/temporary_files.h"
+
+namespace {
+namespace fs = std::filesystem;
+using namespace slab::data;
+using namespace slab::test;
+
+struct Result {
+    int exit_code;
+    std::string out, err;
+};
+
+Result tokenize(const std::vector<std::string>& arguments, const std::string& standard_input = "") {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    REQUIRE(write(ends[1], standard_input.data(), standard_input.size()) ==
+            static_cast<ssize_t>(standard_input.size()));
+    close(ends[1]);
+    std::vector<const char*> argv = {"tokenize"};
+    for (const auto& argument : arguments) argv.push_back(argument.c_str());
+    std::ostringstream out, err;
+    const int code = run_tokenize(static_cast<int>(argv.size()), argv.data(), ends[0], out, err);
+    close(ends[0]);
+    return {code, out.str(), err.str()};
+}
+
+// The documents of a token file as text, each with '|' where the separator stood; checks the marks on the way.
+std::vector<std::string> documents(const fs::path& path) {
+    const TokenFile file(path);
+    REQUIRE(file.has_mask());
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < file.size(); ++i) {
+        if (file.starts_document(i)) {
+            texts.emplace_back();
+            CHECK_FALSE(file.is_target(i));
+            CHECK((i == 0 || file.token(i - 1) == ByteTokenizer::end_of_text));
+        }
+        REQUIRE_FALSE(texts.empty());
+        const std::vector<uint32_t> one = {file.token(i)};
+        texts.back() += one[0] == ByteTokenizer::end_of_text ? "|" : ByteTokenizer::decode(one);
+    }
+    return texts;
+}
+
+}  // namespace
+
+TEST_SUITE("cpu") {
+    TEST_CASE("byte tokenizer: every byte there and back, ids beyond the bytes give nothing") {
+        std::string all;
+        for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
+        const auto tokens = ByteTokenizer::encode(all);
+        REQUIRE(tokens.size() == 256);
+        for (uint32_t i = 0; i < 256; ++i) CHECK(tokens[i] == i);
+        CHECK(ByteTokenizer::decode(tokens) == all);
+        CHECK(ByteTokenizer::encode("é") == std::vector<uint32_t>{0xc3, 0xa9});
+        CHECK(ByteTokenizer::encode("").empty());
+        CHECK(ByteTokenizer::decode(std::vector<uint32_t>{72, 256, 105, 259, 260, 4000000000u}) == "Hi");
+    }
+
+    TEST_CASE("nearest name") {
+        CHECK(edit_distance("kitten", "sitting") == 3);
+        CHECK(edit_distance("", "abc") == 3);
+        CHECK(edit_distance("abc", "") == 3);
+        CHECK(edit_distance("num_slots", "num-slots") == 0);
+        CHECK(nearest_name("lerning-rate", {"lora-r", "learning-rate", "seed"}) == "learning-rate");
+        CHECK(nearest_name("x", {}).empty());
+        CHECK(nearest_name("ab", {"aa", "bb"}) == "aa");
+    }
+
+    TEST_CASE("tokenize: splits off the tail of each document, and says what it wrote") {
+        FreshDirectory dir;
+        put(dir.path / "a", "0123456789");
+        put(dir.path / "b", "abcdefghijklmnopqrst");
+        const fs::path out = dir.path / "made" / "here";
+        const Result result = tokenize({"--output-dir", out, dir.path / "a", dir.path / "b", "-"}, "stdin");
+        CHECK(result.err == "");
+        REQUIRE(result.exit_code == 0);
+        CHECK(names_in(out) == std::vector<std::string>{"train.bin", "train.mask", "val.bin", "val.mask"});
+        CHECK(documents(out / "train.bin") == std::vector<std::string>{"012345678|", "abcdefghijklmnopqr|", "stdin|"});
+        CHECK(documents(out / "val.bin") == std::vector<std::string>{"9|", "st|"});
+        CHECK(TokenFile(out / "train.bin").token_bytes() == 2);
+        // No target: three first tokens, and the separators of the two documents that go on in validation.
+        CHECK(TokenFile(out / "train.bin").target_count() == 35 - 5);
+        CHECK_FALSE(TokenFile(out / "train.bin").is_target(9));
+        CHECK(TokenFile(out / "train.bin").is_target(34));
+        CHECK(TokenFile(out / "val.bin").is_target(1));
+        CHECK(has(result.out, "train.bin: 35 tokens (30 targets) from 32 bytes of text in 3 documents, uint16"));
+        CHECK(has(result.out, "val.bin: 5 tokens (3 targets) from 3 bytes of text in 2 documents"));
+        CHECK(has(result.out, "vocabulary 260"));
+    }
+
+    TEST_CASE("tokenize: no character is cut, and what is no text passes unchanged") {
+        FreshDirectory dir;
+        const std::string accents = "ééééé", snowmen = "☃☃☃", junk(20, '\x80');
+        const std::vector<std::string> texts = {accents, snowmen, junk, std::string("a\0b\0c\xff\xfe", 7)};
+        for (const std::string fraction : {"0.04", "0.10", "0.33", "0.50", "0.99"}) {
+            std::vector<std::string> arguments = {"--output_dir=" + dir.path.string(), "--val_fraction", fraction};
+            for (size_t i = 0; i < texts.size(); ++i) {
+                arguments.push_back(dir.path / std::to_string(i));
+                put(arguments.back(), texts[i] + std::string(1000, 'x'));  // long, so that every tail has text
+                put(arguments.back() + "-short", texts[i]);
+                arguments.push_back(arguments.back() + "-short");
+            }
+            REQUIRE(tokenize(arguments).exit_code == 0);
+            const auto train = documents(dir.path / "train.bin"), val = documents(dir.path / "val.bin");
+            REQUIRE(train.size() == 2 * texts.size());
+            size_t next_tail = 0;  // the short ones may have none
+            for (size_t i = 0; i < train.size(); ++i) {
+                const std::string text = texts[i / 2] + (i % 2 == 0 ? std::string(1000, 'x') : "");
+                const std::string head = train[i].substr(0, train[i].size() - 1);
+                std::string tail;
+                if (head.size() < text.size()) {
+                    REQUIRE(next_tail < val.size());
+                    tail = val[next_tail++];
+                    tail.pop_back();
+                }
+                CHECK(head + tail == text);
+                CHECK_FALSE(head.empty());
+                if (text == accents) CHECK(head.size() % 2 == 0);
+                if (text == snowmen) CHECK(head.size() % 3 == 0);
+            }
+            CHECK(next_tail == val.size());
+        }
+    }
+
+    TEST_CASE("tokenize: without validation, other names, earlier files") {
+        FreshDirectory dir;
+        put(dir.path / "a", "hello");
+        const fs::path out = dir.path / "out";
+        Result result = tokenize({"--val-fraction", "0", "--output-dir", out, "--name", "licences", dir.path / "a"});
+        CHECK(result.exit_code == 0);
+        CHECK(names_in(out) == std::vector<std::string>{"licences.bin", "licences.mask"});
+        CHECK(documents(out / "licences.bin") == std::vector<std::string>{"hello|"});
+        CHECK(has(result.out, "no validation file"));
+        CHECK(result.err == "");
+
+        result = tokenize({"--val-fraction", "0.5", "--output-dir", out, "--name", "licences", dir.path / "a"});
+        CHECK(documents(out / "licences-val.bin") == std::vector<std::string>{"lo|"});
+        result = tokenize({"--val-fraction", "0", "--output-dir", out, "--name", "licences", dir.path / "a"});
+        CHECK(result.exit_code == 0);
+        CHECK(has(result.err, "licences-val.bin is of an earlier run"));
+        CHECK(documents(out / "licences.bin") == std::vector<std::string>{"hello|"});
+    }
+
+    TEST_CASE("tokenize: empty files are left out with a warning, nothing but empty files is an error") {
+        FreshDirectory dir;
+        put(dir.path / "empty", "");
+        put(dir.path / "a", "0123456789");
+        const fs::path out = dir.path / "out";
+        Result result = tokenize({"--output-dir", out, dir.path / "empty", dir.path / "a", "-"});
+        CHECK(result.exit_code == 0);
+        CHECK(has(result.err, "empty is empty, left out"));
+        CHECK(has(result.err, "standard input is empty"));
+        CHECK(documents(out / "train.bin").size() == 1);
+        result = tokenize({"--output-dir", dir.path / "none", dir.path / "empty"});
+        CHECK(result.exit_code == 1);
+        CHECK(has(result.err, "every file given is empty"));
+        CHECK(names_in(dir.path / "none").empty());
+    }
+
+    TEST_CASE("tokenize: every mistake exits 1, says what to do, and writes nothing") {
+        FreshDirectory dir;
+        put(dir.path / "a", "0123456789");
+        put(dir.path / "secret", "0123456789");
+        fs::permissions(dir.path / "secret", fs::perms::none);
+        const std::string a = dir.path / "a";
+        const fs::path out = dir.path / "out";
+        struct Mistake {
+            std::vector<std::string> arguments;
+            std::string part_of_error;
+        };
+        const std::vector<Mistake> mistakes = {
+            {{}, "--output-dir is required"},
+            {{"--output-dir", out}, "FILES is required"},
+            {{"--output-dir", out, "--val-fractoin", "0.2", a}, "--val-fractoin; did you mean --val-fraction?"},
+            {{"--output-dir", out, "--nam=x", a}, "--nam; did you mean --name?"},
+            {{"--output-dir", out, "-v", a}, "-v"},
+            {{"--output-dir"}, "--output-dir"},
+            {{"--output-dir", out, "--val-fraction", "half", a}, "--val-fraction = half"},
+            {{"--output-dir", out, "--val-fraction", "1", a}, "wanted a number from 0 to below 1"},
+            {{"--output-dir", out, "--val-fraction", "-0.1", a}, "wanted a number from 0 to below 1"},
+            {{"--output-dir", out, "--val-fraction", "nan", a}, "wanted a number from 0 to below 1"},
+            {{"--output-dir", out, "--val-fraction", "0.01", a}, "too short for a validation part"},
+            {{"--output-dir", out, "--name", "x/y", a}, "plain file name"},
+            {{"--output-dir", out, "--name", "", a}, "--name"},
+            {{"--output-dir", out, "--name", std::string(300, 'n'), a}, "File name too long"},
+            {{"--output-dir", out, a, dir.path / "missing"}, "missing: cannot be read: No such file or directory"},
+            {{"--output-dir", out, a, dir.path}, "Is a directory"},
+            {{"--output-dir", out, "-", "-"}, "given twice"},
+            {{"--output-dir", a, a}, "cannot be made"},
+            {{"--output-dir", dir.path / "a" / "b", a}, "Not a directory"},
+            {{"--output-dir", "", a}, "--output-dir"},
+        };
+        for (const Mistake& mistake : mistakes) {
+            const Result result = tokenize(mistake.arguments, "text on standard input");
+            CAPTURE(result.err);
+            CHECK(result.exit_code == 1);
+            CHECK(has(result.err, mistake.part_of_error));
+            CHECK(has(result.err, "tokenize: "));
+            CHECK(result.out == "");
+            CHECK((!fs::exists(out) || names_in(out).empty()));
+        }
+
+        const bool root = geteuid() == 0;
+        fs::permissions(dir.path, fs::perms::all);
+        if (root) REQUIRE(seteuid(65534) == 0);
+        const Result result = tokenize({"--output-dir", dir.path / "other", dir.path / "secret"});
+        if (root) REQUIRE(seteuid(0) == 0);
+        CHECK(result.exit_code == 1);
+        CHECK(has(result.err, "secret: cannot be read: Permission denied"));
+    }
+
+    TEST_CASE("tokenize: a full disk leaves the earlier files and no rest") {
+        FreshDirectory dir;
+        put(dir.path / "small", "0123456789");
+        put(dir.path / "large", std::string(100000, 'x'));
+        const fs::path out = dir.path / "out";
+        REQUIRE(tokenize({"--output-dir", out, dir.path / "small"}).exit_code == 0);
+        Result result{0, "", ""};
+        {
+            SmallDisk disk(50000);
+            result = tokenize({"--output-dir", out, dir.path / "large"});
+        }
+        CHECK(result.exit_code == 1);
+        CHECK(has(result.err, "train.bin: cannot write"));
+        CHECK(has(result.err, "free some space"));
+        CHECK(documents(out / "train.bin") == std::vector<std::string>{"012345678|"});
+        CHECK(names_in(out) == std::vector<std::string>{"train.bin", "train.mask", "val.bin", "val.mask"});
+    }
+
+    TEST_CASE("tokenize: help names every flag and exits 0; what follows -- is a file") {
+        const Result help = tokenize({"--help"});
+        CHECK(help.exit_code == 0);
+        CHECK(help.err == "");
+        for (const char* part :
+             {"--output-dir", "--val-fraction", "0.1", "--name", "train", "FILES", "val.mask", "UTF-8"})
+            CHECK(has(help.out, part));
+        FreshDirectory dir;
+        const fs::path before = fs::current_path();
+        fs::current_path(dir.path);
+        put("--odd_name", "0123456789");
+        const Result result = tokenize({"--output-dir", ".", "--", "--odd_name"});
+        fs::current_path(before);
+        CHECK(result.err == "");
+        CHECK(result.exit_code == 0);
+        CHECK(documents(dir.path / "train.bin") == std::vector<std::string>{"012345678|"});
+    }
+
+    TEST_CASE("tokenize: a report that cannot be printed is an error") {
+        FreshDirectory dir;
+        put(dir.path / "a", "0123456789");
+        std::ofstream full("/dev/full");
+        std::ostringstream err;
+        const std::string directory = dir.path / "out", file = dir.path / "a";
+        const char* argv[] = {"tokenize", "--output-dir", directory.c_str(), file.c_str()};
+        CHECK(run_tokenize(4, argv, STDIN_FILENO, full, err) == 1);
+        CHECK(has(err.str(), "could not be printed"));
+    }
+}
