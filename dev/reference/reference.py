@@ -134,8 +134,8 @@ def initial_tensors(case_dir, settings):
 def is_noise(grad):
     """Elements whose first gradient is within float32 rounding of zero.
 
-    AdamW's first update is lr * g / (|g| + eps): of such an element it takes the sign and size of the rounding, so where
-    it stands after five steps says nothing about an implementation.
+    AdamW's first update is lr * g / (|g| + eps): of such an element it takes the sign and size of the rounding, so
+    where it stands after five steps says nothing about an implementation.
     """
     return grad.abs() < 1e-5 * grad.abs().max()
 
