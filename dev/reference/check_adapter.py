@@ -5,7 +5,8 @@
 
 Every key of the file must belong to the model and the other way round, every shape fit, every module's B times A be
 finite and not zero, and the logits differ from the bare base's. FILE compares the logits with ours: a safetensors file
-with input_ids [B, T] and logits [B, T, V]; a case's expected.safetensors will do for its own adapter. Exit 1 on a failure.
+with input_ids [B, T] and logits [B, T, V]; a case's expected.safetensors will do for its own adapter. Exit 1 on a
+failure.
 """
 
 import argparse

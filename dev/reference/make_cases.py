@@ -81,7 +81,8 @@ def rewrite_config(path, how):
             rope = config.pop("rope_parameters")
             config["rope_theta"] = rope.pop("rope_theta")
             kind = rope.pop("rope_type")
-            config["rope_scaling"] = None if kind == "default" else {how.get("rope_type_key", "rope_type"): kind, **rope}
+            scaling = {how.get("rope_type_key", "rope_type"): kind, **rope}
+            config["rope_scaling"] = None if kind == "default" else scaling
         if config.get("head_dim", 0) * config.get("num_attention_heads", 0) == config.get("hidden_size"):
             del config["head_dim"]
     for key in how.get("drop", []):
