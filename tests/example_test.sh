@@ -1,0 +1,29 @@
+#!/bin/sh
+# The example streams another network with offload/ and the runtime alone: runs it, and holds the folders to that.
+#
+# The argument is the build directory, where the program was linked from those objects only.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=${1:-build}
+passed=0 failed=0
+
+if output=$("$build/example" 2>&1); then
+    passed=$((passed + 1))
+else
+    echo "$output"
+    echo "FAIL  $build/example"
+    failed=$((failed + 1))
+fi
+
+# offload/ may include itself and these; another trainer takes no more along.
+strays=$(grep -n '#include "' offload/*.h offload/*.cpp dev/example_main.cpp |
+    grep -v -e '"offload/' -e '"kernels/runtime.h"' -e '"kernels/memory_account.h"' -e '"kernels/thread_pool.h"')
+if [ -z "$strays" ]; then
+    passed=$((passed + 1))
+else
+    echo "$strays"
+    echo "FAIL  the plugin includes more than the runtime"
+    failed=$((failed + 1))
+fi
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" = 0 ]
