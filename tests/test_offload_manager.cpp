@@ -696,3 +696,5 @@ TEST_SUITE("cpu") {
         CHECK_THROWS_AS(m.post_step(), std::logic_error);
     }
 }
+
+#endif  // !SLABSTREAM_CUDA
