@@ -200,7 +200,9 @@ struct Device::State {
     std::vector<Stream::State*> streams;
 };
 
-int device_count() { return 1; }
+int device_count() {
+    return 1;
+}
 
 Device::Device(const DeviceOptions& options) {
     if (options.index != 0) {
