@@ -3,7 +3,8 @@
 // A toy network runs through the manager: every visit folds all bytes of its slab into a state in an order-dependent
 // way, and updates a small trained vector of the layer. The reference folds the same slabs without any manager. Every
 // slot is poisoned with NaN before each copy, so a visit that reads too early, or a slot overwritten too soon, shows in
-// the bits.
+// the bits. The toy's mathematics are host loops, so this is for the CPU backend; test_offload_copies.cpp is for both.
+#if !defined(SLABSTREAM_CUDA)
 #include <doctest/doctest.h>
 
 #include <algorithm>
