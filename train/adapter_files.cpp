@@ -36,7 +36,7 @@ std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed) {
 }
 
 std::vector<float> read_trained(const std::filesystem::path& file, const TrainedTable& table,
-                                const std::string& key_prefix) {
+                                const std::string& key_prefix, bool others_allowed) {
     const SafetensorsFile tensors(file);
     std::set<std::string> known;
     std::vector<float> packed(table.parameter_count());
@@ -54,9 +54,9 @@ std::vector<float> read_trained(const std::filesystem::path& file, const Trained
         tensors.read_as(key, packed.data() + at, {.transposed = t.transposed});
         at += t.elems();
     }
-    if (key_prefix.empty())
+    if (!others_allowed)
         for (const auto& name : tensors.names())
-            if (!known.count(name))
+            if (name.starts_with(key_prefix) && !known.count(name))
                 throw std::runtime_error(file.string() + ": tensor \"" + name +
                                          "\" has no place in this model with these target modules");
     return packed;

@@ -15,10 +15,11 @@ namespace slab::train {
 std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed);
 
 // Weights for every tensor of the table from one .safetensors file, in table order. Throws std::runtime_error on
-// missing, unexpected or misshapen tensors and on values that are not finite. Works for adapters (PEFT keys), moments
-// (with `key_prefix`) and full weights.
+// missing or misshapen tensors, on values that are not finite and, unless others_allowed, on tensors that have no place
+// in the table. Works for adapters (PEFT keys), full weights, and with a key_prefix for moments and parity cases, where
+// tensors of other prefixes are passed over.
 std::vector<float> read_trained(const std::filesystem::path& file, const TrainedTable& table,
-                                const std::string& key_prefix = "");
+                                const std::string& key_prefix = "", bool others_allowed = false);
 
 // The reverse: float32, in the files' orientation.
 struct NamedWeights {

@@ -1,6 +1,7 @@
 // Rows, their order, their masks. See data_loader.h.
 #include "train/data_loader.h"
 
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
 
@@ -9,8 +10,9 @@
 
 namespace slab::train {
 
-DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle)
-    : file_(std::move(file)), T_(T), seed_(seed), shuffle_(shuffle) {
+DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle, uint64_t first_row,
+                       uint64_t end_row)
+    : file_(std::move(file)), T_(T), seed_(seed), first_row_(first_row), shuffle_(shuffle) {
     if (file_.size() <= static_cast<size_t>(T))
         throw std::runtime_error(file_.path().string() + ": holds " + std::to_string(file_.size()) +
                                  " tokens; a row of --sequence-len " + std::to_string(T) + " needs " +
@@ -19,12 +21,14 @@ DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool s
         throw std::runtime_error(file_.path().string() + ": token " + std::to_string(file_.max_token_index()) + " is " +
                                  std::to_string(file_.max_token()) + "; the model's vocabulary ends at " +
                                  std::to_string(V - 1) + ": was the file made with another tokenizer?");
-    rows_ = (file_.size() - 1) / static_cast<size_t>(T);
+    const uint64_t in_file = (file_.size() - 1) / static_cast<uint64_t>(T);
+    if (first_row >= std::min(end_row, in_file)) throw std::logic_error("a data set of no rows");
+    rows_ = std::min(end_row, in_file) - first_row;
 }
 
 uint64_t DataLoader::row_of(uint64_t sample) {
     const uint64_t epoch = sample / rows_, place = sample % rows_;
-    if (!shuffle_) return place;
+    if (!shuffle_) return first_row_ + place;
     if (epoch != order_epoch_) {
         // Fisher-Yates with numbers that are a function of (seed, epoch, place).
         order_.resize(rows_);
@@ -37,7 +41,7 @@ uint64_t DataLoader::row_of(uint64_t sample) {
         }
         order_epoch_ = epoch;
     }
-    return order_[place];
+    return first_row_ + order_[place];
 }
 
 void DataLoader::append_row(MicroBatch& batch, uint64_t row) const {

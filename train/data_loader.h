@@ -18,11 +18,13 @@ class DataLoader {
   public:
     // shuffle false: rows in file order (evaluation). Throws std::runtime_error when the file holds no whole row, or a
     // token outside the vocabulary of V.
-    DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle);
+    // first_row, end_row: only these rows of the file, a data set of its own.
+    DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle, uint64_t first_row = 0,
+               uint64_t end_row = UINT64_MAX);
 
     uint64_t rows() const { return rows_; }  // per epoch
-    // Tokens at the end that make no whole row.
-    size_t unused_tokens() const { return file_.size() - static_cast<size_t>(rows_) * T_ - 1; }
+    // Tokens at the file's end that make no whole row.
+    size_t unused_tokens() const { return (file_.size() - 1) % static_cast<size_t>(T_); }
     const data::TokenFile& file() const { return file_; }
 
     // B rows, the samples first_sample .. first_sample + B - 1.
@@ -34,7 +36,7 @@ class DataLoader {
 
     data::TokenFile file_;
     int T_;
-    uint64_t seed_, rows_ = 0;
+    uint64_t seed_, first_row_, rows_ = 0;
     bool shuffle_;
     uint64_t order_epoch_ = UINT64_MAX;
     std::vector<uint32_t> order_;  // [rows] of order_epoch_

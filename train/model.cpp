@@ -261,6 +261,21 @@ BlockContext Model::context(const MicroBatch& batch, bool training) {
             .stream = compute_};
 }
 
+double Model::measure_link_gbps() {
+    const int layer = layout_.streamed.at(0);
+    const size_t bytes = std::min(slabs_->layout(layer).total_bytes(), activation_memory_.bytes());
+    Event start(device_, true), end(device_, true);
+    double best_ms = 1e30;
+    for (int repeat = 0; repeat < 4; ++repeat) {
+        start.record(transfer_);
+        copy_async(activation_memory_.data(), slabs_->host(layer), bytes, CopyKind::host_to_device, transfer_);
+        end.record(transfer_);
+        end.synchronize();
+        best_ms = std::min<double>(best_ms, elapsed_ms(start, end));
+    }
+    return static_cast<double>(bytes) / 1e6 / std::max(best_ms, 1e-6);
+}
+
 void Model::begin_step() {
     trained_->zero_grads(compute_);
     fill_async(outer_.train_loss_sum, 0, sizeof(double), compute_);

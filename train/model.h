@@ -52,6 +52,9 @@ class Model {
     TrainedTensors& trained() { return *trained_; }
     Stream& compute() { return compute_; }
     Stream& transfer() { return transfer_; }
+    // What one copy from page-locked memory reaches alone, in GB/s: a slab into activation memory, timed. Blocks;
+    // between steps only.
+    double measure_link_gbps();
     size_t host_slab_bytes() const { return slabs_->streamed_bytes(); }
 
     // One optimizer step: begin_step, then forward_backward for each micro-batch, then trained().update(...). The

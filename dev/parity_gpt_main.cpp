@@ -1,0 +1,241 @@
+// Runs one parity case: what transformers + PEFT computed against what this trainer computes, quantity by quantity.
+//
+// A case is a directory with base/, adapter/ (absent when everything is trained), expected.json and
+// expected.safetensors (form: dev/reference/README.md). Prints `PASS|FAIL name error tolerance` a line, the bits of the
+// results, and `N passed, N failed`; exit code 1 on any failure. Only flags that do not change the arithmetic are
+// taken.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "data/command_line.h"
+#include "kernels/cross_entropy.h"
+#include "train/adapter_files.h"
+#include "train/json_file.h"
+#include "train/options.h"
+#include "train/safetensors.h"
+#include "train/step_loop.h"
+
+namespace fs = std::filesystem;
+using namespace slab;
+using namespace slab::train;
+
+namespace {
+
+struct Expected {
+    int steps, accum, B, T;
+    std::vector<double> losses, grad_norms;
+    StepSettings settings;
+    bool full;
+    int freeze_layers;
+};
+
+Expected read_expected(const fs::path& file) {
+    const auto j = read_json_file(file);
+    try {
+        Expected e{};
+        e.steps = j.at("steps"), e.accum = j.at("accum"), e.B = j.at("B"), e.T = j.at("T");
+        e.losses = j.at("losses").get<std::vector<double>>();
+        e.grad_norms = j.at("grad_norms").get<std::vector<double>>();
+        const auto& o = j.at("optimizer");
+        if (o.value("kind", "adamw") != "adamw") throw std::runtime_error("optimizer kind is not adamw");
+        e.settings.adamw = {.learning_rate = o.at("lr"),
+                            .beta1 = o.at("beta1"),
+                            .beta2 = o.at("beta2"),
+                            .epsilon = o.at("eps"),
+                            .weight_decay = o.at("weight_decay")};
+        e.settings.max_grad_norm =
+            o.contains("max_grad_norm") && !o["max_grad_norm"].is_null() ? o["max_grad_norm"].get<float>() : 0.0f;
+        e.full = j.value("adapter", "lora") == "none";
+        e.freeze_layers = j.value("freeze_layers", 0);
+        if (e.steps < 1 || e.accum < 1 || e.losses.size() != static_cast<size_t>(e.steps) ||
+            e.grad_norms.size() != e.losses.size())
+            throw std::runtime_error("steps, accum, losses and grad_norms do not fit each other");
+        return e;
+    } catch (const std::exception& error) {
+        throw std::runtime_error(file.string() + ": " + error.what());
+    }
+}
+
+// [steps][accum] micro-batches; labels are shifted inside, so the last place of a row has no target.
+std::vector<std::vector<MicroBatch>> read_batches(const SafetensorsFile& file, const Expected& e) {
+    const size_t rows = static_cast<size_t>(e.B) * e.T, total = rows * e.steps * e.accum;
+    std::vector<int32_t> ids(total), labels(total);
+    for (const auto& [name, dst] : {std::pair{"input_ids", &ids}, {"labels", &labels}}) {
+        if (file.at(name).elems != total)
+            throw std::runtime_error(
+                file.path().string() + ": tensor \"" + name + "\" has shape " + shape_text(file.at(name).shape) +
+                "; expected.json wants steps x accum x B x T = " + std::to_string(total) + " elements");
+        file.read_raw(name, DType::i32, dst->data());
+    }
+    std::vector<std::vector<MicroBatch>> steps(e.steps);
+    size_t at = 0;
+    for (auto& step : steps)
+        for (int micro = 0; micro < e.accum; ++micro, at += rows) {
+            MicroBatch batch;
+            batch.B = e.B;
+            batch.T = e.T;
+            batch.tokens.assign(ids.begin() + at, ids.begin() + at + rows);
+            batch.targets.assign(rows, kIgnoreTarget);
+            for (size_t row = 0; row < rows; ++row)
+                if ((row + 1) % e.T != 0) batch.targets[row] = labels[at + row + 1];
+            step.push_back(std::move(batch));
+        }
+    return steps;
+}
+
+class Report {
+  public:
+    void check(const std::string& name, double error, double tolerance) {
+        const bool pass = error <= tolerance;  // false for NaN
+        std::printf("%s %s %.3g %.3g\n", pass ? "PASS" : "FAIL", name.c_str(), error, tolerance);
+        (pass ? passed_ : failed_)++;
+    }
+    // FNV-1a over the results' bits: equal digests mean equal results, run against run.
+    void digest(const void* data, size_t bytes) {
+        for (size_t i = 0; i < bytes; ++i)
+            digest_ = (digest_ ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211ull;
+    }
+    int finish() const {
+        std::printf("bits %016llx\n%d passed, %d failed\n", static_cast<unsigned long long>(digest_), passed_, failed_);
+        return failed_ == 0 ? 0 : 1;
+    }
+
+  private:
+    int passed_ = 0, failed_ = 0;
+    uint64_t digest_ = 14695981039346656037ull;
+};
+
+double relative(double got, double want) {
+    return std::abs(got - want) / std::max(std::abs(want), 1e-30);
+}
+
+// max |got - want| / max |want|, or / max |want - initial| when initial is given; by 2-norms with by_norm
+double tensor_error(const float* got, const float* want, const float* initial, size_t n, bool by_norm) {
+    double difference = 0, scale = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const double d = static_cast<double>(got[i]) - want[i],
+                     s = static_cast<double>(want[i]) - (initial ? initial[i] : 0.0f);
+        if (std::isnan(d)) return d;
+        difference = by_norm ? difference + d * d : std::max(difference, std::abs(d));
+        scale = by_norm ? scale + s * s : std::max(scale, std::abs(s));
+    }
+    if (difference == 0) return 0;
+    return by_norm ? std::sqrt(difference / scale) : difference / scale;
+}
+
+void compare_tensors(Report& report, const std::string& prefix, const SafetensorsFile& file, const TrainedTable& table,
+                     const std::vector<float>& got, const std::vector<float>* initial, bool by_norm, double tolerance) {
+    const std::vector<float> want = read_trained(file.path(), table, prefix);
+    size_t at = 0;
+    for (const auto& t : table.tensors()) {
+        report.check(prefix + t.key,
+                     tensor_error(got.data() + at, want.data() + at, initial ? initial->data() + at : nullptr,
+                                  t.elems(), by_norm),
+                     tolerance);
+        at += t.elems();
+    }
+    report.digest(got.data(), got.size() * sizeof(float));
+}
+
+// In steady state a training pass moves 2(N - R) slabs; the manager itself has compared every step with its schedule.
+void check_traffic(Report& report, const ModelLayout& layout, const offload::OffloadStats& stats, size_t passes) {
+    const size_t N = layout.streamed.size(), R = static_cast<size_t>(layout.slots);
+    if (N == 0) return;
+    report.check("slabs_moved_back", static_cast<double>(stats.slabs_out + stats.bytes_out), 0);
+    report.check("unannounced_visits", static_cast<double>(stats.misses), 0);
+    if (layout.lowest_trained_layer > 0) return;  // not every layer is visited twice
+    report.check("slabs_moved",
+                 std::abs(static_cast<double>(stats.slabs_in) - static_cast<double>(passes * 2 * (N - R))), 0);
+}
+
+int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
+    const double kLossTolerance = kRealIsFloat32 ? 1e-4 : 1e-2, kTensorTolerance = kRealIsFloat32 ? 1e-4 : 5e-2;
+    const double kAfterTolerance = 1e-3;
+    const Expected e = read_expected(directory / "expected.json");
+    const SafetensorsFile expected(directory / "expected.safetensors");
+    const ModelConfig config = read_model_config(directory / "base" / "config.json");
+
+    ModelSettings settings;
+    settings.B = e.B, settings.T = e.T, settings.freeze_layers = e.freeze_layers;
+    if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / "adapter_config.json", config);
+    if (settings.lora) settings.lora->dropout = 0;  // the references are made without
+    apply_offload_flags(settings, flags, config.L);
+    Device device({.threads = threads,
+                   .budget_bytes = flags.vram_budget.empty() ? 0 : parse_size(flags.vram_budget, "--vram-budget")});
+    const ModelLayout layout =
+        make_layout(config, settings, flags, device.memory().reserved_bytes(), device.memory().budget_bytes());
+    check_budget(layout, device.memory().reserved_bytes(), device.memory().budget_bytes());
+    BaseWeights weights = BaseWeights::from_files(directory / "base", config);
+    Model model(device, layout, weights, {});
+    if (!e.full)
+        model.trained().write_weights(read_trained(directory / "adapter" / "adapter_model.safetensors", layout.trained),
+                                      model.compute());
+    const std::vector<float> initial = model.trained().read_weights(model.compute());
+    const auto steps = read_batches(expected, e);
+    Report report;
+
+    {
+        StreamingScope scope(model.offload(), layout.evaluation_visits());
+        const size_t rows = static_cast<size_t>(e.B) * e.T;
+        const std::vector<float> got = model.logits(steps[0][0], 0, rows);
+        scope.finish();
+        if (expected.at("logits_step0_micro0").elems != got.size())
+            throw std::runtime_error("logits_step0_micro0 has the wrong size");
+        std::vector<float> want(got.size());
+        expected.read_as("logits_step0_micro0", want.data());
+        report.check("logits_step0_micro0", tensor_error(got.data(), want.data(), nullptr, got.size(), !kRealIsFloat32),
+                     kTensorTolerance);
+        report.digest(got.data(), got.size() * sizeof(float));
+    }
+    StepLoop loop(model);
+    for (int step = 0; step < e.steps; ++step) {
+        StepSettings s = e.settings;
+        loop.enqueue(steps[step], s);
+        const StepResult result = loop.collect();
+        report.check("loss.step" + std::to_string(step), relative(result.loss, e.losses[step]), kLossTolerance);
+        report.check("grad_norm.step" + std::to_string(step), relative(result.grad_norm, e.grad_norms[step]),
+                     kTensorTolerance);
+        report.digest(&result.loss, sizeof result.loss);
+        if (step == 0) model.offload().reset_stats();  // the ring is warm from here on
+        if (step == 0)
+            compare_tensors(report, "grad.", expected, layout.trained, model.trained().read_grads(model.compute()),
+                            nullptr, !kRealIsFloat32, kTensorTolerance);
+    }
+    if (kRealIsFloat32)  // bf16's rounding decides the sign of small gradients, and AdamW steps by signs
+        compare_tensors(report, "after" + std::to_string(e.steps) + ".", expected, layout.trained,
+                        model.trained().read_weights(model.compute()), &initial, false, kAfterTolerance);
+    check_traffic(report, layout, model.offload().stats(), static_cast<size_t>(e.steps - 1) * e.accum);
+    report.check("peak_device_bytes_minus_plan",
+                 std::abs(static_cast<double>(device.memory().peak_bytes()) -
+                          static_cast<double>(device.memory().reserved_bytes() + layout.device_bytes())),
+                 kBackend == Backend::cpu ? 0 : 0.02 * static_cast<double>(layout.device_bytes()));
+    return report.finish();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app("Compares one case of dev/reference/make_cases.py with this trainer.", "parity_gpt");
+    std::string directory;
+    OffloadFlags flags;
+    int threads = 0;
+    app.add_option("case", directory, "directory with base/, adapter/, expected.json, expected.safetensors")
+        ->required();
+    app.add_option("--threads", threads, "CPU threads; 0: all cores");
+    add_offload_flags(app, flags);
+    if (const auto code = data::parse_command_line(app, argc, argv, std::cout, std::cerr)) return *code;
+    try {
+        return run(directory, flags, threads);
+    } catch (const std::exception& error) {
+        std::cerr << "parity_gpt: " << error.what() << "\n";
+        return 1;
+    }
+}

@@ -1,0 +1,179 @@
+// Saving and loading of runs. See checkpoint.h.
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "data/atomic_file.h"
+#include "train/adapter_files.h"
+#include "train/json_file.h"
+#include "train/safetensors.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kPrefix = "checkpoint-";
+constexpr const char* kStateFile = "trainer_state.json";
+constexpr const char* kAdapterFile = "adapter_model.safetensors";
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
+
+// The step in a checkpoint's name, or nothing when the name is no checkpoint's.
+std::optional<int64_t> step_of(const fs::path& directory) {
+    const std::string name = directory.filename().string();
+    if (!name.starts_with(kPrefix)) return std::nullopt;
+    const char* const begin = name.data() + std::string_view(kPrefix).size();
+    const char* const end = name.data() + name.size();
+    int64_t step = 0;
+    const auto [last, error] = std::from_chars(begin, end, step);
+    if (error != std::errc() || last != end || step < 0) return std::nullopt;
+    return step;
+}
+
+std::vector<std::pair<int64_t, fs::path>> checkpoints_in(const fs::path& output_dir) {
+    std::vector<std::pair<int64_t, fs::path>> found;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(output_dir, ignored))
+        if (const auto step = step_of(entry.path()); step && fs::exists(entry.path() / kStateFile))
+            found.emplace_back(*step, entry.path());
+    std::sort(found.begin(), found.end());
+    return found;
+}
+
+// A whole Hugging Face model in float32: trained tensors as they are now, frozen ones from the base.
+void save_full_model(const fs::path& directory, Model& model, const SaveContext& context) {
+    const ModelLayout& layout = context.layout;
+    const std::vector<float> trained = model.trained().read_weights(model.compute());
+    std::vector<size_t> packed_offset;
+    size_t end = 0;
+    for (const auto& t : layout.trained.tensors()) {
+        packed_offset.push_back(end);
+        end += t.elems();
+    }
+    SafetensorsWriter writer;
+    std::vector<std::vector<float>> owned;  // alive until write()
+    const auto add = [&](const TensorSpec& spec, const std::array<int, kRoles>& full_index) {
+        std::vector<float> all(spec.elems());
+        if (const int first = full_index[index_of(spec.role)]; first >= 0)
+            std::copy_n(trained.data() + packed_offset[first], all.size(), all.data());
+        else
+            context.weights.read(spec, all.data());
+        size_t at = 0;
+        for (const auto& part : spec.parts) {
+            const size_t elems = part.rows * spec.cols;
+            std::vector<float>& values = owned.emplace_back(elems);
+            for (size_t row = 0; row < part.rows; ++row)
+                for (size_t col = 0; col < spec.cols; ++col)
+                    values[spec.transposed ? col * part.rows + row : row * spec.cols + col] =
+                        all[at + row * spec.cols + col];
+            const std::vector<size_t> shape = !spec.matrix      ? std::vector<size_t>{part.rows}
+                                              : spec.transposed ? std::vector<size_t>{spec.cols, part.rows}
+                                                                : std::vector<size_t>{part.rows, spec.cols};
+            writer.add(part.key, shape, values.data());
+            at += elems;
+        }
+    };
+    for (const auto& spec : layout.outer_specs) add(spec, layout.outer_full_index);
+    for (int l = 0; l < layout.config.L; ++l)
+        for (const auto& spec : layout.layer_specs[l]) add(spec, layout.full_index[l]);
+    writer.write(directory / kModelFile);
+    write_model_config(layout.config, directory / "config.json");
+}
+
+json state_json(const TrainerState& state) {
+    return {{"global_step", state.step},
+            {"next_sample", state.next_sample},
+            {"applied_updates", state.applied_updates},
+            {"bad_steps_in_row", state.bad_steps_in_row},
+            {"identity", state.identity}};
+}
+
+TrainerState read_state(const fs::path& file) {
+    const json j = read_json_file(file);
+    try {
+        TrainerState state;
+        state.step = j.at("global_step").get<int64_t>();
+        state.next_sample = j.at("next_sample").get<uint64_t>();
+        state.applied_updates = j.at("applied_updates").get<int>();
+        state.bad_steps_in_row = j.at("bad_steps_in_row").get<int>();
+        state.identity = j.at("identity").get<std::map<std::string, std::string>>();
+        if (state.step < 0 || state.applied_updates < 0 || state.bad_steps_in_row < 0)
+            throw std::runtime_error("a count is negative");
+        return state;
+    } catch (const std::exception& e) {
+        throw std::runtime_error(file.string() + ": not a state this trainer wrote: " + e.what());
+    }
+}
+
+}  // namespace
+
+void save_result(const fs::path& directory, Model& model, const SaveContext& context) {
+    if (!context.layout.settings.lora) return save_full_model(directory, model, context);
+    const std::vector<float> weights = model.trained().read_weights(model.compute());
+    write_trained(directory / kAdapterFile, context.layout.trained, {{"", &weights}});
+    data::write_file_atomically(
+        directory / "adapter_config.json",
+        adapter_config_json(*context.layout.settings.lora, context.layout.config, context.base_model));
+}
+
+void save_checkpoint(const fs::path& directory, Model& model, const SaveContext& context, TrainerState state) {
+    Stream& stream = model.compute();
+    data::AtomicDirectory staged(directory);
+    save_result(staged.staging(), model, context);
+    const std::vector<float> exp_avg = model.trained().read_exp_avg(stream),
+                             exp_avg_sq = model.trained().read_exp_avg_sq(stream);
+    write_trained(staged.staging() / kOptimizerFile, context.layout.trained,
+                  {{"exp_avg.", &exp_avg}, {"exp_avg_sq.", &exp_avg_sq}});
+    state.applied_updates = model.trained().read_applied_updates(stream);
+    data::write_file_atomically(staged.staging() / kStateFile, state_json(state).dump(2) + "\n");
+    staged.commit();
+}
+
+TrainerState load_checkpoint(const fs::path& directory, Model& model,
+                             const std::map<std::string, std::string>& identity) {
+    if (!fs::is_directory(directory))
+        throw std::runtime_error(directory.string() +
+                                 ": is not a checkpoint directory; wanted output-dir/checkpoint-N, or last");
+    const TrainerState state = read_state(directory / kStateFile);
+    for (const auto& [flag, value] : identity) {
+        const auto then = state.identity.find(flag);
+        if (then == state.identity.end() || then->second != value)
+            throw std::runtime_error(
+                (directory / kStateFile).string() + ": the run was made with " + flag + " " +
+                (then == state.identity.end() ? "unset" : then->second) + ", this one has " + value +
+                "; resume with the same value, or start a new run (--adapter-in takes over an adapter)");
+    }
+    const TrainedTable& table = model.layout().trained;
+    const bool lora = model.layout().settings.lora.has_value();
+    const std::vector<float> weights = read_trained(directory / (lora ? kAdapterFile : kModelFile), table, "", !lora);
+    const std::vector<float> exp_avg = read_trained(directory / kOptimizerFile, table, "exp_avg.");
+    const std::vector<float> exp_avg_sq = read_trained(directory / kOptimizerFile, table, "exp_avg_sq.");
+    model.trained().write_weights(weights, model.compute());
+    model.trained().write_moments(exp_avg, exp_avg_sq, state.applied_updates, model.compute());
+    return state;
+}
+
+fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
+    return output_dir / (kPrefix + std::to_string(step));
+}
+
+std::optional<fs::path> last_checkpoint(const fs::path& output_dir) {
+    const auto found = checkpoints_in(output_dir);
+    if (found.empty()) return std::nullopt;
+    return found.back().second;
+}
+
+void prune_checkpoints(const fs::path& output_dir, int64_t keep) {
+    if (keep <= 0) return;
+    auto found = checkpoints_in(output_dir);
+    for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i) fs::remove_all(found[i].second);
+}
+
+}  // namespace slab::train

@@ -1,0 +1,55 @@
+// Checkpoints and the run directory: everything a run needs to go on with the same bits, written whole or not at all.
+//
+// output-dir/
+//   checkpoint-100/            adapter_model.safetensors + adapter_config.json, or model.safetensors + config.json when
+//   trained in full;
+//                              optimizer.safetensors (exp_avg.<key>, exp_avg_sq.<key>), trainer_state.json
+//   adapter_model.safetensors, adapter_config.json   (or model.safetensors, config.json): the final result
+//   log.jsonl, config.toml
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "train/base_weights.h"
+#include "train/model.h"
+
+namespace slab::train {
+
+struct TrainerState {
+    int64_t step = 0;          // steps done
+    uint64_t next_sample = 0;  // the loader's position
+    int applied_updates = 0;   // AdamW's count; smaller than step when steps were skipped
+    int bad_steps_in_row = 0;  // not finite, up to here
+    // What must be the same for a resumed run to be the continuation of this one, flag by flag.
+    std::map<std::string, std::string> identity;
+};
+
+// What the saved model needs beside the trained tensors.
+struct SaveContext {
+    const ModelLayout& layout;
+    BaseWeights& weights;    // frozen tensors, when layers are trained in full
+    std::string base_model;  // for adapter_config.json
+};
+
+// The trained result alone into an existing directory: an adapter, or a whole Hugging Face model.
+void save_result(const std::filesystem::path& directory, Model& model, const SaveContext& context);
+
+// directory: output-dir/checkpoint-N. Appears whole or not at all. Blocks until the stream is done.
+void save_checkpoint(const std::filesystem::path& directory, Model& model, const SaveContext& context,
+                     TrainerState state);
+
+// Throws std::runtime_error naming file and tensor; `identity` differences name the flag and both values.
+TrainerState load_checkpoint(const std::filesystem::path& directory, Model& model,
+                             const std::map<std::string, std::string>& identity);
+
+std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);
+// The complete checkpoint with the highest step, if there is one.
+std::optional<std::filesystem::path> last_checkpoint(const std::filesystem::path& output_dir);
+// Removes the oldest beyond `keep` (0: keeps all).
+void prune_checkpoints(const std::filesystem::path& output_dir, int64_t keep);
+
+}  // namespace slab::train

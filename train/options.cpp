@@ -1,0 +1,300 @@
+// Flags, config files, and what they mean for a model. See options.h.
+#include "train/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <stdexcept>
+
+#include "data/command_line.h"
+#include "data/nearest_name.h"
+
+namespace slab::train {
+
+namespace {
+
+// TOML whose keys may be spelled with '_' and whose unknown keys are named with their nearest known neighbour.
+class RunConfig : public CLI::ConfigTOML {
+  public:
+    explicit RunConfig(const CLI::App& app) : app_(app) {}
+
+    std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+        auto items = CLI::ConfigTOML::from_config(input);
+        std::vector<std::string> known;
+        for (const auto* option : app_.get_options())
+            if (option->get_configurable())
+                for (const auto& name : option->get_lnames()) known.push_back(name);
+        for (auto& item : items) {
+            std::replace(item.name.begin(), item.name.end(), '_', '-');
+            if (!item.parents.empty())
+                throw CLI::ConfigError("config file: section [" + item.parents.front() +
+                                       "] is unknown; keys stand without sections");
+            if (std::find(known.begin(), known.end(), item.name) == known.end())
+                throw CLI::ConfigError("config file: unknown key " + item.name + "; did you mean " +
+                                       data::nearest_name(item.name, known) + "?");
+        }
+        return items;
+    }
+
+  private:
+    const CLI::App& app_;
+};
+
+void add_model_flags(CLI::App& app, TrainOptions& o) {
+    app.add_option("--base-model", o.base_model, "Hugging Face directory (config.json, *.safetensors)")
+        ->group("Model and data");
+    app.add_flag("--from-scratch", o.from_scratch, "draw random weights: --base-model then only needs a config.json")
+        ->group("Model and data");
+    app.add_option("--train-data", o.train_data, "token file to train on (build/tokenize makes them)")
+        ->group("Model and data");
+    app.add_option("--val-data", o.val_data, "token file to evaluate on")->group("Model and data");
+    app.add_option("--val-set-size", o.val_set_size,
+                   "without --val-data: hold out this share (< 1) or number (>= 1) of the last rows")
+        ->group("Model and data");
+    app.add_option("--output-dir", o.output_dir, "run directory: checkpoints, final adapter, log.jsonl, config.toml")
+        ->group("Model and data");
+
+    app.add_option("--adapter", o.adapter, "lora, or none: train all weights")
+        ->check(CLI::IsMember({"lora", "none"}))
+        ->group("What trains");
+    app.add_option("--lora-r", o.lora_r, "rank")->group("What trains");
+    app.add_option("--lora-alpha", o.lora_alpha, "scale is alpha / r (alpha / sqrt(r) with --use-rslora)")
+        ->group("What trains");
+    app.add_option("--lora-dropout", o.lora_dropout, "dropout on the adapters' input")->group("What trains");
+    app.add_option("--lora-target-modules", o.lora_target_modules, "all-linear, or PEFT's names: q_proj,v_proj")
+        ->group("What trains");
+    app.add_flag("--use-rslora", o.use_rslora, "rank-stabilised scale")->group("What trains");
+    app.add_option("--adapter-in", o.adapter_in, "PEFT directory to go on from; its settings replace --lora-*")
+        ->group("What trains");
+    app.add_option("--freeze-layers", o.freeze_layers,
+                   "freeze embeddings and the first K layers, train the rest in full (implies --adapter none)")
+        ->group("What trains");
+}
+
+void add_training_flags(CLI::App& app, TrainOptions& o) {
+    const char* const group = "Training";
+    app.add_option("--sequence-len", o.sequence_len, "tokens a row")->group(group);
+    app.add_option("--micro-batch-size", o.micro_batch_size, "rows a micro-batch")->group(group);
+    app.add_option("--gradient-accumulation-steps", o.gradient_accumulation_steps, "micro-batches a step")
+        ->group(group);
+    app.add_option("--max-steps", o.max_steps, "optimizer steps; 0: --num-epochs decides")->group(group);
+    app.add_option("--num-epochs", o.num_epochs, "passes over the training rows")->group(group);
+    app.add_option("--learning-rate", o.learning_rate, "peak learning rate")->group(group);
+    app.add_option("--lr-scheduler", o.lr_scheduler, "after warm-up: cosine or linear to 0, or constant")
+        ->check(CLI::IsMember({"cosine", "linear", "constant"}))
+        ->group(group);
+    app.add_option("--warmup-ratio", o.warmup_ratio, "share of the steps with rising learning rate")->group(group);
+    app.add_option("--warmup-steps", o.warmup_steps, "the same as a number; -1: --warmup-ratio decides")->group(group);
+    app.add_option("--weight-decay", o.weight_decay, "AdamW's")->group(group);
+    app.add_option("--max-grad-norm", o.max_grad_norm, "clip the global gradient norm; 0: do not")->group(group);
+    app.add_option("--adam-beta1", o.adam_beta1, "")->group(group);
+    app.add_option("--adam-beta2", o.adam_beta2, "")->group(group);
+    app.add_option("--adam-epsilon", o.adam_epsilon, "")->group(group);
+    app.add_option("--seed", o.seed, "of row order, adapter start, dropout and sampling")->group(group);
+    app.add_option("--threads", o.threads, "CPU threads; 0: all cores (the bits do not depend on it)")->group(group);
+}
+
+void add_run_flags(CLI::App& app, TrainOptions& o) {
+    const char* const group = "The run";
+    app.add_option("--eval-steps", o.eval_steps,
+                   "evaluate every N steps, and at the start and end; 0: only at start and end")
+        ->group(group);
+    app.add_option("--save-steps", o.save_steps, "checkpoint every N steps; 0: only when interrupted and at the end")
+        ->group(group);
+    app.add_option("--save-total-limit", o.save_total_limit, "keep the newest N checkpoints; 0: all")->group(group);
+    app.add_option("--logging-steps", o.logging_steps, "a step line every N steps")->group(group);
+    app.add_option("--resume-from-checkpoint", o.resume_from_checkpoint, "a checkpoint directory, or last")
+        ->group(group)
+        ->configurable(false);
+    app.add_option("--log", o.log, "JSONL log; default output-dir/log.jsonl")->group(group);
+    app.add_option("--trace", o.trace, "write a Chrome trace of compute and transfer (opens in Perfetto)")
+        ->group(group);
+    app.add_option("--trace-steps", o.trace_steps, "FIRST:LAST step to trace")->group(group);
+    app.add_flag("--plan", o.plan, "print the memory plan and stop, allocating nothing")
+        ->group(group)
+        ->configurable(false);
+    app.add_option("--sample", o.sample, "generate from this prompt before and after training (byte-level models)")
+        ->group(group);
+    app.add_option("--sample-tokens", o.sample_tokens, "tokens to generate")->group(group);
+    app.add_option("--sample-temperature", o.sample_temperature, "0: the likeliest token always")->group(group);
+}
+
+// Numbers that parse but make no sense.
+void check_options(const TrainOptions& o) {
+    const auto want = [](bool ok, const char* flag, const auto& value, const char* wanted) {
+        if (ok) return;
+        std::ostringstream text;
+        text << flag << ' ' << value << " makes no sense; wanted " << wanted;
+        throw std::runtime_error(text.str());
+    };
+    if (o.base_model.empty()) throw std::runtime_error("--base-model is missing: give a Hugging Face directory");
+    if (o.train_data.empty() && !o.plan)
+        throw std::runtime_error("--train-data is missing: give a token file (build/tokenize makes one from text)");
+    if (o.output_dir.empty() && !o.plan)
+        throw std::runtime_error("--output-dir is missing: say where the adapter and checkpoints shall go");
+    if (!o.adapter_in.empty() && o.adapter != "lora")
+        throw std::runtime_error("--adapter-in goes on training a LoRA adapter and needs --adapter lora");
+    want(o.gradient_accumulation_steps >= 1 && o.gradient_accumulation_steps <= 1 << 20,
+         "--gradient-accumulation-steps", o.gradient_accumulation_steps, "1 or more");
+    want(o.max_steps >= 0 && o.max_steps <= int64_t{1} << 40, "--max-steps", o.max_steps, "0 or more");
+    want(std::isfinite(o.num_epochs) && o.num_epochs > 0 && o.num_epochs <= 1e6, "--num-epochs", o.num_epochs,
+         "more than 0");
+    want(std::isfinite(o.learning_rate) && o.learning_rate >= 0 && o.learning_rate < 1e3, "--learning-rate",
+         o.learning_rate, "0 or more, below 1000");
+    want(o.warmup_ratio >= 0 && o.warmup_ratio <= 1, "--warmup-ratio", o.warmup_ratio, "0 to 1");
+    want(o.warmup_steps >= -1, "--warmup-steps", o.warmup_steps, "0 or more (-1: --warmup-ratio decides)");
+    want(std::isfinite(o.weight_decay) && o.weight_decay >= 0 && o.weight_decay < 1e3, "--weight-decay", o.weight_decay,
+         "0 or more");
+    want(std::isfinite(o.max_grad_norm) && o.max_grad_norm >= 0, "--max-grad-norm", o.max_grad_norm,
+         "0 (no clipping) or more");
+    want(o.adam_beta1 >= 0 && o.adam_beta1 < 1, "--adam-beta1", o.adam_beta1, "0 <= beta < 1");
+    want(o.adam_beta2 >= 0 && o.adam_beta2 < 1, "--adam-beta2", o.adam_beta2, "0 <= beta < 1");
+    want(std::isfinite(o.adam_epsilon) && o.adam_epsilon > 0, "--adam-epsilon", o.adam_epsilon, "more than 0");
+    want(std::isfinite(o.val_set_size) && o.val_set_size >= 0, "--val-set-size", o.val_set_size,
+         "a share below 1 or a number of rows");
+    want(o.eval_steps >= 0, "--eval-steps", o.eval_steps, "0 or more");
+    want(o.save_steps >= 0, "--save-steps", o.save_steps, "0 or more");
+    want(o.save_total_limit >= 0, "--save-total-limit", o.save_total_limit, "0 (keep all) or more");
+    want(o.logging_steps >= 1, "--logging-steps", o.logging_steps, "1 or more");
+    want(o.sample_tokens >= 1 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
+    want(o.sample_temperature >= 0 && o.sample_temperature <= 100, "--sample-temperature", o.sample_temperature,
+         "0 to 100");
+    want(o.threads >= 0 && o.threads <= 1024, "--threads", o.threads, "0 to 1024");
+    if (o.val_set_size > 0 && !o.val_data.empty())
+        throw std::runtime_error("--val-set-size and --val-data exclude each other: give one");
+}
+
+std::vector<int> parse_layer_list(const std::string& text, int L) {
+    const auto refuse = [&] {
+        throw std::runtime_error("--resident-layers \"" + text +
+                                 "\": wanted a number of layers (N) or a list of layer numbers (0,3,5)");
+    };
+    std::vector<int> numbers;
+    std::stringstream in(text);
+    for (std::string item; std::getline(in, item, ',');) {
+        size_t used = 0;
+        int value = -1;
+        try {
+            value = std::stoi(item, &used);
+        } catch (const std::exception&) {
+            refuse();
+        }
+        if (used != item.size() || value < 0) refuse();
+        numbers.push_back(value);
+    }
+    if (numbers.empty()) refuse();
+    if (text.find(',') != std::string::npos) return numbers;
+    const int count = numbers[0];
+    if (count > L)
+        throw std::runtime_error("--resident-layers " + text + ": the model has only " + std::to_string(L) + " layers");
+    // Spread evenly: while compute works on a resident layer, the link gets ahead.
+    std::vector<int> spread;
+    for (int i = 0; i < count; ++i)
+        spread.push_back(static_cast<int>((static_cast<int64_t>(2 * i + 1) * L) / (2 * count)));
+    return spread;
+}
+
+}  // namespace
+
+size_t parse_size(const std::string& text, const std::string& flag) {
+    const auto refuse = [&] {
+        throw std::runtime_error(flag + " \"" + text + "\": wanted a size such as 12G, 800M or 123456 (bytes)");
+    };
+    size_t used = 0;
+    double value = 0;
+    try {
+        value = std::stod(text, &used);
+    } catch (const std::exception&) {
+        refuse();
+    }
+    std::string unit = text.substr(used);
+    std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::toupper(c); });
+    if (unit.ends_with("IB")) unit.resize(unit.size() - 2);
+    if (unit.size() == 2 && unit[1] == 'B') unit.resize(1);
+    const std::string units = "KMGT";
+    const size_t power = unit.empty() || unit == "B" ? 0 : units.find(unit) + 1;
+    if (unit.size() > 1 || (power == 0 && !unit.empty() && unit != "B")) refuse();
+    const double bytes = value * std::pow(1024.0, static_cast<double>(power));
+    if (!(bytes >= 1 && bytes < 0x1p60)) refuse();
+    return static_cast<size_t>(bytes);
+}
+
+void add_offload_flags(CLI::App& app, OffloadFlags& f) {
+    const char* const group = "Memory";
+    app.add_flag("--layer-offloading", f.layer_offloading, "keep frozen layers in host memory and stream them")
+        ->group(group);
+    app.add_option("--num-prefetch", f.num_prefetch, "layers fetched ahead")->group(group);
+    app.add_option("--num-slots", f.num_slots,
+                   "device slots for layers: a number, or auto (what the budget holds); default num-prefetch + 1")
+        ->group(group);
+    app.add_option("--resident-layers", f.resident_layers, "keep N layers, or these (0,3,5), on the device")
+        ->group(group);
+    app.add_option("--vram-budget", f.vram_budget,
+                   "device memory to use at most, e.g. 12G; default: what is free less 5%")
+        ->group(group);
+    app.add_option("--recompute", f.recompute, "none, or block: keep block inputs only; default block when offloading")
+        ->check(CLI::IsMember({"none", "block"}))
+        ->group(group);
+}
+
+void apply_offload_flags(ModelSettings& s, const OffloadFlags& f, int L) {
+    s.layer_offloading = f.layer_offloading;
+    s.recompute =
+        f.recompute == "block" || (f.recompute.empty() && f.layer_offloading) ? Recompute::block : Recompute::none;
+    s.num_prefetch = f.num_prefetch;
+    s.num_slots = f.num_prefetch + 1;
+    if (!f.num_slots.empty() && f.num_slots != "auto") {
+        size_t used = 0;
+        try {
+            s.num_slots = std::stoi(f.num_slots, &used);
+        } catch (const std::exception&) {
+            used = 0;
+        }
+        if (used != f.num_slots.size())
+            throw std::runtime_error("--num-slots \"" + f.num_slots + "\": wanted a number or auto");
+    }
+    if (!f.resident_layers.empty()) s.resident_layers = parse_layer_list(f.resident_layers, L);
+    if (!f.layer_offloading && (!f.resident_layers.empty() || !f.num_slots.empty() || f.num_prefetch != 1))
+        throw std::runtime_error(
+            "--num-prefetch, --num-slots and --resident-layers belong to --layer-offloading, which is not on");
+}
+
+ModelLayout make_layout(const ModelConfig& config, ModelSettings settings, const OffloadFlags& flags,
+                        size_t reserved_bytes, size_t budget_bytes) {
+    ModelLayout layout = make_layout(config, settings);
+    if (!flags.layer_offloading || flags.num_slots != "auto" || layout.streamed.empty()) return layout;
+    const size_t without_ring = reserved_bytes + layout.device_bytes() - layout.slots * layout.slot_bytes;
+    size_t slots = layout.streamed.size();
+    if (budget_bytes != 0)
+        slots = budget_bytes <= without_ring ? 0 : std::min(slots, (budget_bytes - without_ring) / layout.slot_bytes);
+    settings.num_slots = std::max(settings.num_slots, static_cast<int>(slots));
+    return make_layout(config, settings);
+}
+
+std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* const* argv, std::ostream& out,
+                                       std::ostream& err) {
+    CLI::App app("Fine-tunes a GPT, its frozen layers streamed from host memory.", "train_gpt");
+    app.set_config("--config", "", "run.toml with any of these flags; the command line wins")
+        ->configurable(false)
+        ->group("The run");
+    app.config_formatter(std::make_shared<RunConfig>(app));
+    add_model_flags(app, o);
+    add_training_flags(app, o);
+    add_offload_flags(app, o.offload);
+    add_run_flags(app, o);
+    if (const auto code = data::parse_command_line(app, argc, argv, out, err)) return code;
+    if (o.freeze_layers >= 0) {
+        if (app.get_option("--adapter")->count() > 0 && o.adapter == "lora") {
+            err << "train_gpt: --freeze-layers trains layers in full and excludes --adapter lora\n";
+            return 1;
+        }
+        o.adapter = "none";
+    }
+    check_options(o);
+    o.config_toml = app.config_to_str(true, false);
+    return std::nullopt;
+}
+
+}  // namespace slab::train

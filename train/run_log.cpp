@@ -1,0 +1,109 @@
+// The step line and the JSONL log. See run_log.h.
+#include "train/run_log.h"
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "data/atomic_file.h"
+#include "train/text.h"
+
+namespace slab::train {
+
+using nlohmann::json;
+
+namespace {
+
+// JSON has no NaN; a log that loses the fact would lie.
+json number(double v) {
+    return v == v && v - v == 0 ? json(v) : json(v != v ? "NaN" : v > 0 ? "Infinity" : "-Infinity");
+}
+
+double waiting_share(const StepReport& r) {
+    return r.seconds > 0 ? std::min(1.0, r.wait_ms / 1e3 / r.seconds) : 0;
+}
+double link_used_gbps(const StepReport& r) {
+    return r.seconds > 0 ? static_cast<double>(r.bytes_in) / 1e9 / r.seconds : 0;
+}
+
+std::string vram_text(const StepReport& r) {
+    if (r.device_budget_bytes == 0) return memory_text(r.device_peak_bytes);
+    if (r.device_budget_bytes >= size_t{1} << 30)
+        return format_text("%.2f/%.2f GiB", static_cast<double>(r.device_peak_bytes) / 0x1p30,
+                           static_cast<double>(r.device_budget_bytes) / 0x1p30);
+    return format_text("%.1f/%.1f MiB", static_cast<double>(r.device_peak_bytes) / 0x1p20,
+                       static_cast<double>(r.device_budget_bytes) / 0x1p20);
+}
+
+// The file without lines of steps after `step` and without a last line that was cut short.
+std::string kept_lines(const std::filesystem::path& file, int64_t step) {
+    std::ifstream in(file);
+    std::string kept;
+    for (std::string line; std::getline(in, line);) {
+        const json j = json::parse(line, nullptr, false);
+        if (j.is_discarded() || !j.is_object()) continue;
+        if (j.contains("step") && j["step"].is_number_integer() && j["step"].get<int64_t>() > step) continue;
+        kept += line + "\n";
+    }
+    return kept;
+}
+
+}  // namespace
+
+std::string step_line(const StepReport& r) {
+    std::string line =
+        format_text("step %lld/%lld  ", static_cast<long long>(r.step), static_cast<long long>(r.total_steps));
+    if (r.targets == 0) return line + "no targets in this step: skipped";
+    line += format_text("loss %.4g  lr %.2g  gnorm %.3g  ", r.loss, r.learning_rate, r.grad_norm);
+    line += count_text(static_cast<uint64_t>(r.seconds > 0 ? static_cast<double>(r.tokens) / r.seconds : 0)) +
+            " tok/s  VRAM " + vram_text(r);
+    if (r.streaming) {
+        line += format_text("  moved %llu slabs %s  link %.1f of %.1f GB/s  waiting %.0f%%",
+                            static_cast<unsigned long long>(r.slabs_in), memory_text(r.bytes_in).c_str(),
+                            link_used_gbps(r), r.link_gbps, 100 * waiting_share(r));
+    }
+    line += "  left " + duration_text(r.left_seconds);
+    if (r.skipped) line += "  NOT FINITE: update skipped";
+    return line;
+}
+
+RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step) : path_(file) {
+    if (std::filesystem::exists(file))
+        data::write_file_atomically(file, resume_step >= 0 ? kept_lines(file, resume_step) : "");
+    out_.open(file, std::ios::app);
+    if (!out_) throw std::runtime_error(file.string() + ": cannot be opened for writing: " + std::strerror(errno));
+}
+
+void RunLog::write(const json& line) {
+    if (path_.empty()) return;
+    out_ << line.dump() << '\n' << std::flush;
+    if (!out_)
+        throw std::runtime_error(path_.string() + ": cannot be written: " + std::strerror(errno) +
+                                 "; is the disk full?");
+}
+
+void RunLog::step(const StepReport& r) {
+    if (r.targets == 0) return write({{"step", r.step}, {"skipped", "no targets"}});
+    json j = {{"step", r.step},
+              {"epoch", r.epoch},
+              {"loss", number(r.loss)},
+              {"learning_rate", r.learning_rate},
+              {"grad_norm", number(r.grad_norm)},
+              {"targets", r.targets},
+              {"tokens", r.tokens},
+              {"tokens_per_second", r.seconds > 0 ? static_cast<double>(r.tokens) / r.seconds : 0},
+              {"step_seconds", r.seconds},
+              {"device_peak_bytes", r.device_peak_bytes},
+              {"slabs_in", r.slabs_in},
+              {"bytes_in", r.bytes_in},
+              {"slabs_out", r.slabs_out},
+              {"bytes_out", r.bytes_out},
+              {"link_gbps", link_used_gbps(r)},
+              {"link_measured_gbps", r.link_gbps},
+              {"waiting", waiting_share(r)}};
+    if (r.skipped) j["skipped"] = "not finite";
+    write(j);
+}
+
+}  // namespace slab::train

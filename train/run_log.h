@@ -1,0 +1,44 @@
+// What a run says: the step line on the screen and the same numbers in log.jsonl, one JSON object a line, under the
+// names that the transformers Trainer uses (loss, learning_rate, grad_norm, eval_loss, ...).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace slab::train {
+
+struct StepReport {
+    int64_t step = 0, total_steps = 0;
+    double epoch = 0, loss = 0, learning_rate = 0, grad_norm = 0;
+    bool skipped = false;
+    size_t targets = 0, tokens = 0;
+    double seconds = 0, left_seconds = 0;
+    size_t device_peak_bytes = 0, device_budget_bytes = 0;  // budget 0: none
+    bool streaming = false;
+    uint64_t slabs_in = 0, bytes_in = 0, slabs_out = 0, bytes_out = 0;
+    double link_gbps = 0;  // what a copy alone reaches, measured at the start
+    double wait_ms = 0;    // compute stood still for the link
+};
+
+// "step 120/600  loss 1.842  lr 1.9e-04  gnorm 0.61  2,310 tok/s  VRAM 10.80/11.40 GiB  ..."
+std::string step_line(const StepReport& report);
+
+class RunLog {
+  public:
+    RunLog() = default;
+    // Appends to the file. With resume_step >= 0 lines of later steps, and a line cut short by a kill, are taken out
+    // first.
+    RunLog(const std::filesystem::path& file, int64_t resume_step);
+
+    void step(const StepReport& report);
+    void write(const nlohmann::json& line);  // any other event; one line, flushed. Throws when the disk is full.
+
+  private:
+    std::filesystem::path path_;
+    std::ofstream out_;
+};
+
+}  // namespace slab::train

@@ -1,0 +1,106 @@
+// Steps and evaluations. See step_loop.h.
+#include "train/step_loop.h"
+
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace slab::train {
+
+namespace {
+constexpr size_t kStepsInFlight = 2;
+constexpr size_t kControlOffset = 16;  // of OptimizerControl behind the loss sum
+}  // namespace
+
+StreamingScope::StreamingScope(offload::LayerOffloadManager& manager, const std::vector<int>& visits)
+    : manager_(manager) {
+    manager_.pre_step(visits);
+}
+
+StreamingScope::~StreamingScope() {
+    if (finished_) return;
+    try {
+        manager_.post_step();
+    } catch (const std::exception&) {
+        // An exception is under way already; it says more than the unfinished schedule does.
+    }
+}
+
+void StreamingScope::finish() {
+    finished_ = true;
+    manager_.post_step();
+}
+
+StepLoop::StepLoop(Model& model) : model_(model) {
+    for (size_t i = 0; i < kStepsInFlight; ++i) {
+        auto slot = std::make_unique<ReadBack>();
+        slot->buffer =
+            PinnedBuffer(model.compute().device(), kControlOffset + sizeof(OptimizerControl), "loss and norm");
+        slot->arrived = std::make_unique<Event>(model.compute().device());
+        free_.push_back(std::move(slot));
+    }
+}
+
+void StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
+    if (free_.empty()) throw std::logic_error("collect() the results of earlier steps first");
+    Stream& stream = model_.compute();
+    auto slot = std::move(free_.back());
+    free_.pop_back();
+    slot->result = {};
+    for (const auto& batch : micro_batches) {
+        slot->result.targets += batch.target_count();
+        slot->result.tokens += batch.tokens.size();
+    }
+    if (slot->result.targets != 0) {
+        model_.begin_step();
+        const float dloss = 1.0f / static_cast<float>(slot->result.targets);
+        StreamingScope scope(model_.offload(), model_.layout().training_visits());
+        for (const auto& batch : micro_batches) model_.forward_backward(batch, dloss);
+        scope.finish();
+        if (settings.update)
+            model_.trained().update(settings.adamw, settings.max_grad_norm, model_.train_loss_sum(), stream);
+        copy_async(slot->buffer.data(), model_.train_loss_sum(), sizeof(double), CopyKind::device_to_host, stream);
+        if (settings.update)
+            copy_async(slot->buffer.data() + kControlOffset, model_.trained().control(), sizeof(OptimizerControl),
+                       CopyKind::device_to_host, stream);
+        slot->arrived->record(stream);
+    }
+    pending_.push_back(std::move(slot));
+}
+
+StepResult StepLoop::collect() {
+    if (pending_.empty()) throw std::logic_error("no step is pending");
+    auto slot = std::move(pending_.front());
+    pending_.erase(pending_.begin());
+    StepResult result = slot->result;
+    if (result.targets != 0) {
+        slot->arrived->synchronize();
+        double loss_sum = 0;
+        OptimizerControl control{};
+        std::memcpy(&loss_sum, slot->buffer.data(), sizeof loss_sum);
+        std::memcpy(&control, slot->buffer.data() + kControlOffset, sizeof control);
+        result.loss = loss_sum / static_cast<double>(result.targets);
+        result.grad_norm = control.grad_norm;
+        result.skipped = control.skip != 0;
+    }
+    free_.push_back(std::move(slot));
+    return result;
+}
+
+double StepLoop::evaluate(const std::vector<MicroBatch>& batches) {
+    Stream& stream = model_.compute();
+    StreamingScope scope(model_.offload(), model_.layout().evaluation_visits());
+    size_t targets = 0;
+    for (size_t i = 0; i < batches.size(); ++i) {
+        model_.evaluate(batches[i], i > 0);
+        targets += batches[i].target_count();
+    }
+    scope.finish();
+    if (targets == 0) return std::numeric_limits<double>::quiet_NaN();
+    double loss_sum = 0;
+    copy_async(&loss_sum, model_.eval_loss_sum(), sizeof loss_sum, CopyKind::device_to_host, stream);
+    stream.synchronize();
+    return loss_sum / static_cast<double>(targets);
+}
+
+}  // namespace slab::train

@@ -1,0 +1,71 @@
+// One optimizer step, as the trainer, the parity tool and the tests take it.
+//
+// Owns what a step needs beside the model: the announced visiting order, the loss's normalisation over all
+// micro-batches, and the read-back of loss and norm through page-locked memory, so that the host never waits for the
+// step it has just enqueued.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/adamw.h"
+#include "kernels/runtime.h"
+#include "offload/layer_offload_manager.h"
+#include "train/model.h"
+
+namespace slab::train {
+
+// Announces the visits of a stretch of work and closes it, also when it ends in an exception.
+class StreamingScope {
+  public:
+    StreamingScope(offload::LayerOffloadManager& manager, const std::vector<int>& visits);
+    ~StreamingScope();
+    // Checks the bytes moved against the schedule; throws std::logic_error when they differ.
+    void finish();
+    StreamingScope(const StreamingScope&) = delete;
+    StreamingScope& operator=(const StreamingScope&) = delete;
+
+  private:
+    offload::LayerOffloadManager& manager_;
+    bool finished_ = false;
+};
+
+struct StepSettings {
+    AdamWSettings adamw;
+    float max_grad_norm;  // <= 0: no clipping
+    bool update = true;   // false: gradients only (tests)
+};
+
+struct StepResult {
+    double loss = 0;       // mean over the step's targets
+    float grad_norm = 0;   // before clipping
+    bool skipped = false;  // loss or norm was not finite: nothing was updated
+    size_t targets = 0;    // 0: the step had none and was not run at all
+    size_t tokens = 0;
+};
+
+class StepLoop {
+  public:
+    explicit StepLoop(Model& model);
+
+    // Enqueues one step over the micro-batches, in their order. With no targets at all nothing is enqueued.
+    void enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
+    // The result of the oldest step enqueued and not yet collected; blocks until it is there.
+    StepResult collect();
+    size_t pending() const { return pending_.size(); }
+
+    // Mean loss over the batches, forward only; blocks. NaN when there are no targets.
+    double evaluate(const std::vector<MicroBatch>& batches);
+
+  private:
+    struct ReadBack {
+        PinnedBuffer buffer;  // double loss sum, OptimizerControl
+        std::unique_ptr<Event> arrived;
+        StepResult result;
+    };
+    Model& model_;
+    std::vector<std::unique_ptr<ReadBack>> free_, pending_;
+};
+
+}  // namespace slab::train

@@ -1,0 +1,507 @@
+// The run. See trainer.h.
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <numeric>
+#include <stdexcept>
+
+#include "data/atomic_file.h"
+#include "train/adapter_files.h"
+#include "train/checkpoint.h"
+#include "train/data_loader.h"
+#include "train/run_log.h"
+#include "train/sampler.h"
+#include "train/step_loop.h"
+#include "train/text.h"
+#include "train/trace_file.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr int kBadStepsAllowed = 3;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Path to config.json's directory: --base-model may also name a file of weights or config.json itself.
+fs::path config_path(const std::string& base_model) {
+    const fs::path given(base_model);
+    if (fs::is_directory(given)) return given / "config.json";
+    if (given.filename() == "config.json") return given;
+    if (!fs::exists(given)) throw std::runtime_error("--base-model " + base_model + ": no such file or directory");
+    return given.parent_path() / "config.json";
+}
+
+ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
+    ModelSettings s;
+    s.B = o.micro_batch_size;
+    s.T = o.sequence_len;
+    s.freeze_layers = std::max(o.freeze_layers, 0);
+    apply_offload_flags(s, o.offload, config.L);
+    if (o.adapter == "none") return s;
+    if (!o.adapter_in.empty()) {
+        s.lora = read_adapter_config(fs::path(o.adapter_in) / "adapter_config.json", config);
+        return s;
+    }
+    LoraSettings lora{.r = o.lora_r,
+                      .alpha = static_cast<float>(o.lora_alpha),
+                      .dropout = static_cast<float>(o.lora_dropout),
+                      .rslora = o.use_rslora,
+                      .target_modules = {},
+                      .layers_to_transform = {}};
+    std::stringstream targets(o.lora_target_modules);
+    for (std::string name; std::getline(targets, name, ',');)
+        if (!name.empty()) lora.target_modules.push_back(name);
+    s.lora = lora;
+    return s;
+}
+
+// Training and validation rows: two files, or the last rows of one.
+struct DataSets {
+    std::unique_ptr<DataLoader> train, val;
+};
+
+DataSets open_data(const TrainOptions& o, const ModelConfig& config) {
+    DataSets sets;
+    const data::TokenFile file{fs::path(o.train_data)};
+    uint64_t held_out = 0;
+    if (o.val_set_size > 0) {
+        const uint64_t rows = DataLoader(file, o.sequence_len, config.V, o.seed, false).rows();
+        held_out = o.val_set_size < 1 ? static_cast<uint64_t>(std::ceil(o.val_set_size * static_cast<double>(rows)))
+                                      : static_cast<uint64_t>(o.val_set_size);
+        if (held_out >= rows)
+            throw std::runtime_error("--val-set-size holds out " + count_text(held_out) + " rows and " + o.train_data +
+                                     " has " + count_text(rows) + "; nothing would be left to train on");
+        sets.val = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, false, rows - held_out, rows);
+        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true, 0, rows - held_out);
+    } else {
+        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true);
+    }
+    if (!o.val_data.empty())
+        sets.val = std::make_unique<DataLoader>(data::TokenFile{fs::path(o.val_data)}, o.sequence_len, config.V, o.seed,
+                                                false);
+    return sets;
+}
+
+int64_t total_steps(const TrainOptions& o, uint64_t rows) {
+    if (o.max_steps > 0) return o.max_steps;
+    const double samples = o.num_epochs * static_cast<double>(rows);
+    const double per_step = static_cast<double>(o.micro_batch_size) * o.gradient_accumulation_steps;
+    return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(samples / per_step)));
+}
+
+// What decides the bits of a run beside the files: a resumed run must agree in all of it.
+std::map<std::string, std::string> identity_of(const TrainOptions& o, const ModelLayout& layout, int64_t steps,
+                                               uint64_t rows) {
+    std::map<std::string, std::string> id = {
+        {"--sequence-len", std::to_string(o.sequence_len)},
+        {"--micro-batch-size", std::to_string(o.micro_batch_size)},
+        {"--gradient-accumulation-steps", std::to_string(o.gradient_accumulation_steps)},
+        {"--seed", std::to_string(o.seed)},
+        {"--learning-rate", format_text("%.9g", o.learning_rate)},
+        {"--lr-scheduler", o.lr_scheduler},
+        {"--warmup-ratio", format_text("%.9g", o.warmup_ratio)},
+        {"--warmup-steps", std::to_string(o.warmup_steps)},
+        {"--weight-decay", format_text("%.9g", o.weight_decay)},
+        {"--max-grad-norm", format_text("%.9g", o.max_grad_norm)},
+        {"--adam-beta1", format_text("%.9g", o.adam_beta1)},
+        {"--adam-beta2", format_text("%.9g", o.adam_beta2)},
+        {"--adam-epsilon", format_text("%.9g", o.adam_epsilon)},
+        {"--freeze-layers", std::to_string(layout.settings.freeze_layers)},
+        {"--max-steps (or --num-epochs)", std::to_string(steps)},
+        {"rows of --train-data", std::to_string(rows)},
+    };
+    if (layout.settings.lora) {
+        const LoraSettings& lora = *layout.settings.lora;
+        std::string targets;
+        for (const auto& name : lora.target_modules) targets += (targets.empty() ? "" : ",") + name;
+        id["--lora-r"] = std::to_string(lora.r);
+        id["--lora-alpha"] = format_text("%.9g", lora.alpha);
+        id["--lora-dropout"] = format_text("%.9g", lora.dropout);
+        id["--lora-target-modules"] = targets;
+        id["--use-rslora"] = lora.rslora ? "true" : "false";
+    }
+    return id;
+}
+
+// FIRST:LAST, inclusive, counted from 1 as the step line does.
+std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text) {
+    int64_t first = 0, last = 0;
+    int used = 0;
+    if (std::sscanf(text.c_str(), "%ld:%ld%n", &first, &last, &used) != 2 || static_cast<size_t>(used) != text.size() ||
+        first < 1 || last < first || last - first > 1000)
+        throw std::runtime_error("--trace-steps \"" + text +
+                                 "\": wanted FIRST:LAST, counted from 1, at most 1000 steps");
+    return {first, last};
+}
+
+class Run {
+  public:
+    Run(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out)
+        : o_(options), interrupt_(interrupt), out_(out), config_(read_model_config(config_path(options.base_model))) {}
+
+    int run();
+
+  private:
+    void announce_plan();
+    void load();
+    void restore();
+    void evaluate(int64_t step);
+    void sample(const char* when);
+    void enqueue_step();
+    void collect_one();
+    void collect_all() {
+        while (!in_flight_.empty()) collect_one();
+    }
+    void save(int64_t step);
+    void trace_around(int64_t step, bool before);
+    void finish();
+
+    // A step enqueued and not yet reported.
+    struct InFlight {
+        int64_t step;
+        double learning_rate;
+        uint64_t slabs_in, bytes_in, slabs_out, bytes_out;
+    };
+
+    const TrainOptions& o_;
+    const std::atomic<bool>& interrupt_;
+    std::ostream& out_;
+    ModelConfig config_;
+    fs::path output_dir_;
+    DataSets data_;
+    std::unique_ptr<Device> device_;
+    std::optional<ModelLayout> layout_;
+    std::optional<BaseWeights> weights_;
+    std::unique_ptr<Model> model_;
+    std::unique_ptr<StepLoop> loop_;
+    RunLog log_;
+    TrainerState state_;
+    std::deque<InFlight> in_flight_;
+    int64_t steps_ = 0, first_step_ = 0;
+    double link_gbps_ = 0, wait_ms_reported_ = 0;
+    double first_eval_loss_ = std::nan(""), last_eval_loss_ = std::nan(""), wait_ms_total_ = 0;
+    uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0;
+    Clock::time_point started_, last_report_;
+    std::pair<int64_t, int64_t> trace_steps_{0, 0};
+    int64_t saved_step_ = -1;
+};
+
+void Run::announce_plan() {
+    const ModelSettings settings = settings_from(o_, config_);
+    if (!o_.trace.empty()) trace_steps_ = parse_trace_steps(o_.trace_steps);
+    if (!o_.sample.empty()) check_can_sample(config_);
+    for (const auto& notice : config_.notices) out_ << "note: " << notice << "\n";
+    out_ << describe(config_) << "\n";
+    device_ = std::make_unique<Device>(DeviceOptions{
+        .threads = o_.threads,
+        .budget_bytes = o_.offload.vram_budget.empty() ? 0 : parse_size(o_.offload.vram_budget, "--vram-budget")});
+    const MemoryAccount& account = device_->memory();
+    layout_ = make_layout(config_, settings, o_.offload, account.reserved_bytes(), account.budget_bytes());
+    if (o_.offload.layer_offloading && layout_->streamed.empty())
+        out_ << "warning: --layer-offloading has nothing to stream: "
+             << (layout_->resident_frozen.empty() ? "no layer is frozen" : "every frozen layer is kept resident")
+             << "; training goes on resident\n";
+    out_ << "trains " << count_text(layout_->trained.parameter_count()) << " parameters in "
+         << layout_->trained.tensors().size() << " tensors on " << device_->name() << " (" << kPrecision << ")\n";
+    out_ << describe_plan(*layout_, account.reserved_bytes(), account.budget_bytes());
+}
+
+void Run::load() {
+    const MemoryAccount& account = device_->memory();
+    check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
+    data_ = open_data(o_, config_);
+    steps_ = total_steps(o_, data_.train->rows());
+    // All that can be wrong with the base is found before the run directory is touched.
+    weights_ =
+        o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(o_.base_model, config_);
+    output_dir_ = o_.output_dir;
+    std::error_code error;
+    fs::create_directories(output_dir_, error);
+    if (error || !fs::is_directory(output_dir_))
+        throw std::runtime_error("--output-dir " + output_dir_.string() +
+                                 ": cannot be made: " + (error ? error.message() : "a file is in the way"));
+    data::remove_stale_temporaries(output_dir_);
+    if (o_.resume_from_checkpoint.empty() && last_checkpoint(output_dir_))
+        throw std::runtime_error(
+            "--output-dir " + output_dir_.string() + " holds " + last_checkpoint(output_dir_)->filename().string() +
+            " of an earlier run; go on with --resume-from-checkpoint last, or give another directory");
+
+    const Clock::time_point start = Clock::now();
+    Model::Options options;
+    options.seed = o_.seed;
+    Clock::time_point told = start;
+    options.progress = [&](size_t done, size_t total) {
+        if (seconds_since(told) < 2 && done != total) return;
+        if (done == total && seconds_since(start) < 2) return;
+        told = Clock::now();
+        out_ << "loading " << memory_text(done) << " of " << memory_text(total) << "\n" << std::flush;
+    };
+    model_ = std::make_unique<Model>(*device_, *layout_, *weights_, options);
+    if (!o_.adapter_in.empty())
+        model_->trained().write_weights(
+            read_trained(fs::path(o_.adapter_in) / "adapter_model.safetensors", layout_->trained), model_->compute());
+    if (weights_->inexact_elems() != 0)
+        out_ << "note: " << count_text(weights_->inexact_elems()) << " weights are not exact in " << kPrecision
+             << " and were rounded\n";
+    out_ << "loaded in " << format_text("%.1f", seconds_since(start)) << " s; " << model_->offload().report() << "\n";
+    if (!layout_->streamed.empty()) link_gbps_ = model_->measure_link_gbps();
+    loop_ = std::make_unique<StepLoop>(*model_);
+}
+
+void Run::restore() {
+    state_.identity = identity_of(o_, *layout_, steps_, data_.train->rows());
+    if (!o_.resume_from_checkpoint.empty()) {
+        std::optional<fs::path> from =
+            o_.resume_from_checkpoint == "last" ? last_checkpoint(output_dir_) : fs::path(o_.resume_from_checkpoint);
+        if (from) {
+            state_ = load_checkpoint(*from, *model_, state_.identity);
+            saved_step_ = state_.step;
+            out_ << "resumed from " << from->string() << " after step " << state_.step << "\n";
+        } else {
+            out_ << "note: " << output_dir_.string() << " holds no checkpoint yet; the run starts at its beginning\n";
+        }
+    }
+    first_step_ = state_.step;
+    const fs::path log = o_.log.empty() ? output_dir_ / "log.jsonl" : fs::path(o_.log);
+    log_ = RunLog(log, o_.resume_from_checkpoint.empty() ? -1 : state_.step);
+    data::write_file_atomically(output_dir_ / "config.toml", o_.config_toml);
+    const char* const offload =
+        layout_->streamed.empty() ? (o_.offload.layer_offloading ? "inactive" : "off") : "active";
+    log_.write({{"event", "start"},
+                {"step", state_.step},
+                {"max_steps", steps_},
+                {"model", describe(config_)},
+                {"device", device_->name()},
+                {"precision", kPrecision},
+                {"trained_parameters", layout_->trained.parameter_count()},
+                {"offload", offload},
+                {"streamed_layers", layout_->streamed.size()},
+                {"slots", layout_->slots},
+                {"slot_bytes", layout_->slot_bytes},
+                {"num_prefetch", layout_->settings.num_prefetch},
+                {"recompute", layout_->settings.recompute == Recompute::block ? "block" : "none"},
+                {"planned_device_bytes", device_->memory().reserved_bytes() + layout_->device_bytes()},
+                {"host_slab_bytes", model_->host_slab_bytes()}});
+}
+
+void Run::evaluate(int64_t step) {
+    if (!data_.val) return;
+    std::vector<MicroBatch> batches;
+    const uint64_t rows = data_.val->rows();
+    for (uint64_t row = 0; row < rows; row += o_.micro_batch_size)
+        batches.push_back(data_.val->batch(row, static_cast<int>(std::min<uint64_t>(o_.micro_batch_size, rows - row))));
+    const double loss = loop_->evaluate(batches);
+    out_ << "eval " << step << "/" << steps_ << "  " << format_text("loss %.4f  perplexity %.2f", loss, std::exp(loss))
+         << "  (" << count_text(rows) << " rows)\n"
+         << std::flush;
+    log_.write({{"step", step}, {"eval_loss", std::isfinite(loss) ? json(loss) : json("NaN")}, {"eval_rows", rows}});
+    if (std::isnan(first_eval_loss_)) first_eval_loss_ = loss;
+    last_eval_loss_ = loss;
+    last_report_ = Clock::now();  // evaluation is not part of the next step's time
+}
+
+void Run::sample(const char* when) {
+    if (o_.sample.empty()) return;
+    const std::string text = sample_text(
+        *model_, o_.sample, {.tokens = o_.sample_tokens, .temperature = o_.sample_temperature, .seed = o_.seed},
+        [&] { return interrupt_.load(); });
+    out_ << "sample " << when << ": " << o_.sample << "|" << text << "\n" << std::flush;
+    log_.write(json::parse(json({{"event", "sample"}, {"when", when}, {"prompt", o_.sample}, {"text", text}})
+                               .dump(-1, ' ', false, json::error_handler_t::replace)));
+    last_report_ = Clock::now();
+}
+
+void Run::trace_around(int64_t step, bool before) {
+    if (o_.trace.empty()) return;
+    if (before && step == trace_steps_.first - 1) model_->offload().set_trace(true);
+    if (!before && (step == trace_steps_.second - 1 || step == steps_ - 1) && step >= trace_steps_.first - 1 &&
+        step < trace_steps_.second) {
+        write_trace(o_.trace, model_->offload().trace());
+        model_->offload().set_trace(false);
+    }
+}
+
+void Run::enqueue_step() {
+    const int64_t step = state_.step;
+    std::vector<MicroBatch> micro_batches;
+    for (int i = 0; i < o_.gradient_accumulation_steps; ++i) {
+        micro_batches.push_back(data_.train->batch(state_.next_sample, o_.micro_batch_size));
+        state_.next_sample += o_.micro_batch_size;
+    }
+    StepSettings settings{.adamw = {.learning_rate = static_cast<float>(learning_rate_at(o_, step, steps_)),
+                                    .beta1 = static_cast<float>(o_.adam_beta1),
+                                    .beta2 = static_cast<float>(o_.adam_beta2),
+                                    .epsilon = static_cast<float>(o_.adam_epsilon),
+                                    .weight_decay = static_cast<float>(o_.weight_decay)},
+                          .max_grad_norm = static_cast<float>(o_.max_grad_norm)};
+    trace_around(step, true);
+    const offload::OffloadStats before = model_->offload().stats();
+    loop_->enqueue(micro_batches, settings);
+    const offload::OffloadStats after = model_->offload().stats();
+    trace_around(step, false);
+    in_flight_.push_back({.step = step,
+                          .learning_rate = settings.adamw.learning_rate,
+                          .slabs_in = after.slabs_in - before.slabs_in,
+                          .bytes_in = after.bytes_in - before.bytes_in,
+                          .slabs_out = after.slabs_out - before.slabs_out,
+                          .bytes_out = after.bytes_out - before.bytes_out});
+    state_.step = step + 1;
+}
+
+void Run::collect_one() {
+    const StepResult result = loop_->collect();
+    const InFlight flight = in_flight_.front();
+    in_flight_.pop_front();
+    StepReport r;
+    r.step = flight.step + 1;
+    r.total_steps = steps_;
+    r.epoch = static_cast<double>(r.step) * o_.micro_batch_size * o_.gradient_accumulation_steps /
+              static_cast<double>(data_.train->rows());
+    r.loss = result.loss;
+    r.grad_norm = result.grad_norm;
+    r.skipped = result.skipped;
+    r.learning_rate = flight.learning_rate;
+    r.targets = result.targets;
+    r.tokens = result.tokens;
+    r.seconds = seconds_since(last_report_);
+    last_report_ = Clock::now();
+    const double per_step = seconds_since(started_) / static_cast<double>(r.step - first_step_);
+    r.left_seconds = per_step * static_cast<double>(steps_ - r.step);
+    r.device_peak_bytes = device_->memory().peak_bytes();
+    r.device_budget_bytes = device_->memory().budget_bytes();
+    r.streaming = !layout_->streamed.empty();
+    r.slabs_in = flight.slabs_in;
+    r.bytes_in = flight.bytes_in;
+    r.slabs_out = flight.slabs_out;
+    r.bytes_out = flight.bytes_out;
+    r.link_gbps = link_gbps_;
+    const double wait_ms = model_->offload().stats().wait_ms;
+    r.wait_ms = std::max(0.0, wait_ms - wait_ms_reported_);
+    wait_ms_reported_ = wait_ms;
+    slabs_in_total_ += r.slabs_in;
+    bytes_in_total_ += r.bytes_in;
+    slabs_out_total_ += r.slabs_out;
+    wait_ms_total_ += r.wait_ms;
+    if (r.step % o_.logging_steps == 0 || r.step == steps_ || r.skipped || r.targets == 0)
+        out_ << step_line(r) << "\n" << std::flush;
+    log_.step(r);
+    state_.bad_steps_in_row = result.skipped ? state_.bad_steps_in_row + 1 : 0;
+    if (state_.bad_steps_in_row >= kBadStepsAllowed)
+        throw std::runtime_error("loss or gradient norm was not finite in " + std::to_string(kBadStepsAllowed) +
+                                 " steps in a row, up to step " + std::to_string(r.step) +
+                                 "; no update was applied and no checkpoint written since. Try a lower "
+                                 "--learning-rate, and look at the data");
+}
+
+void Run::save(int64_t step) {
+    collect_all();
+    if (saved_step_ == step || state_.bad_steps_in_row > 0) return;
+    save_checkpoint(checkpoint_path(output_dir_, step), *model_, {*layout_, *weights_, o_.base_model}, state_);
+    saved_step_ = step;
+    prune_checkpoints(output_dir_, o_.save_total_limit);
+    last_report_ = Clock::now();
+}
+
+void Run::finish() {
+    save_result(output_dir_, *model_, {*layout_, *weights_, o_.base_model});
+    const double seconds = seconds_since(started_);
+    json summary = {{"event", "end"},
+                    {"step", state_.step},
+                    {"seconds", seconds},
+                    {"device_peak_bytes", device_->memory().peak_bytes()}};
+    if (!layout_->streamed.empty()) {
+        const size_t all_slabs =
+            std::accumulate(layout_->streamed.begin(), layout_->streamed.end(), size_t{0},
+                            [&](size_t sum, int l) { return sum + layout_->slabs[l].total_bytes(); });
+        const uint64_t naive = 2 * layout_->streamed.size() * static_cast<uint64_t>(state_.step - first_step_) *
+                               o_.gradient_accumulation_steps;
+        out_ << "streamed " << count_text(slabs_in_total_) << " slabs, " << memory_text(bytes_in_total_)
+             << ", to the device in training (loading every layer at every visit: " << count_text(naive)
+             << " slabs); weights moved back: " << count_text(slabs_out_total_) << " slabs\n"
+             << "device memory spared: " << memory_text(all_slabs - layout_->slots * layout_->slot_bytes) << " of "
+             << memory_text(all_slabs) << " of streamed weights; compute waited for the link "
+             << format_text("%.1f%%", 100 * wait_ms_total_ / 1e3 / std::max(seconds, 1e-9)) << " of the time\n";
+        summary["slabs_in"] = slabs_in_total_;
+        summary["bytes_in"] = bytes_in_total_;
+        summary["slabs_out"] = slabs_out_total_;
+    }
+    const size_t planned = device_->memory().reserved_bytes() + layout_->device_bytes();
+    out_ << "peak device memory " << memory_text(device_->memory().peak_bytes()) << ", planned " << memory_text(planned)
+         << "\n";
+    if (!std::isnan(first_eval_loss_))
+        out_ << "validation loss " << format_text("%.4f before, %.4f after", first_eval_loss_, last_eval_loss_) << "\n";
+    out_ << "wrote "
+         << (output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors")).string()
+         << " after " << duration_text(seconds) << "\n";
+    log_.write(summary);
+}
+
+int Run::run() {
+    announce_plan();
+    if (o_.plan) return 0;
+    load();
+    restore();
+    started_ = last_report_ = Clock::now();
+    if (data_.train->unused_tokens() != 0)
+        out_ << "note: the last " << data_.train->unused_tokens() << " tokens of " << o_.train_data
+             << " make no whole row and are not used\n";
+    evaluate(state_.step);
+    sample("before");
+    started_ = last_report_ = Clock::now();
+    while (state_.step < steps_ && !interrupt_) {
+        enqueue_step();
+        if (in_flight_.size() > 1) collect_one();
+        const int64_t step = state_.step;
+        const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+        if (due(o_.save_steps)) save(step);
+        if (due(o_.eval_steps) && step < steps_) {
+            collect_all();
+            evaluate(step);
+        }
+    }
+    collect_all();
+    if (state_.step < steps_) {
+        save(state_.step);
+        out_ << "interrupted after step " << state_.step
+             << "; checkpoint saved, go on with --resume-from-checkpoint last\n";
+        log_.write({{"event", "interrupted"}, {"step", state_.step}});
+        return 130;
+    }
+    save(state_.step);
+    if (first_step_ < steps_) evaluate(state_.step);
+    sample("after");
+    finish();
+    return 0;
+}
+
+}  // namespace
+
+double learning_rate_at(const TrainOptions& o, int64_t step, int64_t total) {
+    const int64_t warmup = o.warmup_steps >= 0
+                               ? o.warmup_steps
+                               : static_cast<int64_t>(std::ceil(o.warmup_ratio * static_cast<double>(total)));
+    if (step < warmup) return o.learning_rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    if (o.lr_scheduler == "constant") return o.learning_rate;
+    const double progress =
+        static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, total - warmup));
+    if (o.lr_scheduler == "linear") return o.learning_rate * std::max(0.0, 1 - progress);
+    return o.learning_rate * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, progress)));
+}
+
+int train(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out) {
+    return Run(options, interrupt, out).run();
+}
+
+}  // namespace slab::train
