@@ -54,12 +54,36 @@ const T* rows_of(const LoraModule<T>& m, const LoraGroup<T>& g) {
     return g.A + static_cast<size_t>(m.first_row) * g.K;
 }
 
-// xa[:, columns of r rows of A] = x · Aᵀ
+// xa = x · Aᵀ, over r rows of A
 template <class T>
 MatmulForward<T> through_a(T* xa, const T* x, const T* A, size_t rows, int r, const LoraGroup<T>& g) {
     const size_t R = g.R, K = g.K;
     return {
         .y = xa, .x = x, .w = A, .bias = nullptr, .add = nullptr, .rows = rows, .N = r, .K = g.K, .ld_y = R, .ld_x = K};
+}
+
+// dx (= or +=) dxa · A, over r rows of A
+template <class T>
+MatmulBackwardInput<T> through_a_backward(T* dx, const T* dxa, const T* A, size_t rows, int r, const LoraGroup<T>& g,
+                                          bool accumulate) {
+    const size_t R = g.R, K = g.K;
+    return {.dx = dx,
+            .dy = dxa,
+            .w = A,
+            .rows = rows,
+            .N = r,
+            .K = g.K,
+            .ld_dx = K,
+            .ld_dy = R,
+            .alpha = 1,
+            .accumulate = accumulate};
+}
+
+// dA += dxaᵀ · x, over r rows of A
+template <class T>
+MatmulBackwardWeight<T> a_gradient(Acc<T>* dA, const T* dxa, const T* x, size_t rows, int r, const LoraGroup<T>& g) {
+    const size_t R = g.R, K = g.K;
+    return {.dw = dA, .dy = dxa, .x = x, .rows = rows, .N = r, .K = g.K, .ld_dy = R, .ld_x = K};
 }
 
 template <class T, class Executor>
@@ -69,12 +93,13 @@ void run_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropo
     if (d.p == 0) run.forward(through_a(a.xa, a.x, g.A, a.rows, g.R, g));
     for (const LoraModule<T>& m : g.modules) {
         T* xa = a.xa + m.first_row;  // [rows, r], stride R
-        T* y = a.y + m.first_col;    // [rows, N], stride ld_y
         if (d.p > 0) {
             assert(a.x_dropped);
             run.drop(module_dropout(a.x_dropped, a.x, a.rows, g.K, m, d, false));
             run.forward(through_a<T>(xa, a.x_dropped, rows_of(m, g), a.rows, m.r, g));
         }
+        if (!a.y) continue;
+        T* y = a.y + m.first_col;  // [rows, N], stride ld_y
         run.forward(MatmulForward<T>{.y = y,
                                      .x = xa,
                                      .w = m.B,
@@ -115,41 +140,21 @@ void run_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDro
                                                     .ld_dy = a.ld_dy,
                                                     .ld_x = R,
                                                     .alpha = m.scale});
-        if (d.p == 0) continue;
-        assert(a.x_dropped);
+    }
+    if (d.p == 0) {  // one product for all modules
+        run.backward_weight(a_gradient(g.dA, a.dxa, a.x, a.rows, g.R, g));
+        if (a.dx) run.backward_input(through_a_backward(a.dx, a.dxa, g.A, a.rows, g.R, g, true));
+        return;
+    }
+    assert(a.x_dropped);
+    for (const LoraModule<T>& m : g.modules) {
+        const T* dxa = a.dxa + m.first_row;
         run.drop(module_dropout(a.x_dropped, a.x, a.rows, g.K, m, d, false));
-        run.backward_weight(MatmulBackwardWeight<T>{.dw = g.dA + m.first_row * K,
-                                                    .dy = dxa,
-                                                    .x = a.x_dropped,
-                                                    .rows = a.rows,
-                                                    .N = m.r,
-                                                    .K = g.K,
-                                                    .ld_dy = R,
-                                                    .ld_x = K});
+        run.backward_weight(a_gradient<T>(g.dA + m.first_row * K, dxa, a.x_dropped, a.rows, m.r, g));
         if (!a.dx) continue;
-        run.backward_input(MatmulBackwardInput<T>{.dx = a.x_dropped,
-                                                  .dy = dxa,
-                                                  .w = rows_of(m, g),
-                                                  .rows = a.rows,
-                                                  .N = m.r,
-                                                  .K = g.K,
-                                                  .ld_dx = K,
-                                                  .ld_dy = R});
+        run.backward_input(through_a_backward(a.x_dropped, dxa, rows_of(m, g), a.rows, m.r, g, false));
         run.drop(module_dropout<T>(a.dx, a.x_dropped, a.rows, g.K, m, d, true));
     }
-    if (d.p > 0) return;
-    run.backward_weight(MatmulBackwardWeight<T>{
-        .dw = g.dA, .dy = a.dxa, .x = a.x, .rows = a.rows, .N = g.R, .K = g.K, .ld_dy = R, .ld_x = K});
-    if (!a.dx) return;
-    run.backward_input(MatmulBackwardInput<T>{.dx = a.dx,
-                                              .dy = a.dxa,
-                                              .w = g.A,
-                                              .rows = a.rows,
-                                              .N = g.R,
-                                              .K = g.K,
-                                              .ld_dx = K,
-                                              .ld_dy = R,
-                                              .accumulate = true});
 }
 
 }  // namespace
