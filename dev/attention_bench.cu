@@ -1,8 +1,9 @@
 // The attention kernels alone: checked against a naive double-precision GPU reference, then timed with CUDA events.
 //
 // Needs no other object of the project:
-//     nvcc -std=c++20 -O3 -I. -arch=sm_90 -DSLABSTREAM_BF16 dev/attention_bench.cu -o build/attention_bench
-//     build/attention_bench [check|time|all]
+//     nvcc -std=c++20 -O3 -I. -gencode arch=compute_90a,code=sm_90a -DSLABSTREAM_BF16 -o build/attention_bench
+//          dev/attention_bench.cu
+//     [SLABSTREAM_GENERIC_KERNELS=1] build/attention_bench [check|time|all]
 // `check` poisons outputs with NaN, looks at the bytes behind every buffer and compares two runs bit by bit. `time`
 // prints medians per layer and what 16 layers take, forward and backward, and the contenders that lost.
 // FLOP are those of the 2 + 5 causal products that the operation needs, whatever a kernel spends.
@@ -341,23 +342,40 @@ void time_contenders(const Shape& s) {
     };
     using attn::Gradients, attn::ForwardTile, attn::KeyTile, attn::QueryTile;
     constexpr Gradients kBoth = Gradients::dk_and_dv;
-    show("forward 128 queries x 64 keys, 4 warps",
+    show("forward: 128 queries, 64 keys a step, 4 warps",
          [&] { return attn::launch_forward<ForwardTile<128, 128, 64, 4>>(f, nullptr); });
-    show("forward 128 x 32, 4 warps", [&] { return attn::launch_forward<ForwardTile<128, 128, 32, 4>>(f, nullptr); });
-    show("forward 128 x 64, 8 warps", [&] { return attn::launch_forward<ForwardTile<128, 128, 64, 8>>(f, nullptr); });
-    show("forward 64 x 64, 4 warps", [&] { return attn::launch_forward<ForwardTile<128, 64, 64, 4>>(f, nullptr); });
-    show("dk, dv 64 keys, steps of 64 queries, 2 stages",
+    show("forward: 128 queries, 32 keys a step, 4 warps",
+         [&] { return attn::launch_forward<ForwardTile<128, 128, 32, 4>>(f, nullptr); });
+    show("forward: 128 queries, 64 keys a step, 8 warps",
+         [&] { return attn::launch_forward<ForwardTile<128, 128, 64, 8>>(f, nullptr); });
+    show("dk, dv: 64 keys, 64 queries a step, 2 stages",
          [&] { return attn::launch_key_gradient<KeyTile<128, 64, 64, 2, kBoth>>(g, nullptr); });
-    show("dk, dv 64 keys, steps of 32, 2 stages",
+    show("dk, dv: 64 keys, 32 queries a step, 2 stages",
          [&] { return attn::launch_key_gradient<KeyTile<128, 32, 64, 2, kBoth>>(g, nullptr); });
-    show("dk, dv 64 keys, steps of 64, 1 stage",
+    show("dk, dv: 64 keys, 64 queries a step, 1 stage",
          [&] { return attn::launch_key_gradient<KeyTile<128, 64, 64, 1, kBoth>>(g, nullptr); });
-    show("dq 128 queries, steps of 32 keys, 2 stages",
+    show("dq: 128 queries, 32 keys a step, 2 stages",
          [&] { return attn::launch_query_gradient<QueryTile<128, 128, 32, 2, 4>>(g, nullptr); });
-    show("dq 64 queries, steps of 64, 2 stages",
+    show("dq: 64 queries, 64 keys a step, 2 stages",
          [&] { return attn::launch_query_gradient<QueryTile<128, 64, 64, 2, 4>>(g, nullptr); });
-    show("dq 64 queries, steps of 32, 2 stages",
-         [&] { return attn::launch_query_gradient<QueryTile<128, 64, 32, 2, 4>>(g, nullptr); });
+    namespace hopper = attn::hopper;
+    if (!hopper::built(hopper::forward_kernel<hopper::ForwardTile<128>>)) return;
+    const auto hopper_key = [&]<class Tile>() {
+        return hopper::launch_backward<Tile>(hopper::key_gradient_kernel<Tile>, g,
+                                             attn::key_schedule(g, Tile::kBN, true), nullptr);
+    };
+    const auto hopper_query = [&]<class Tile>() {
+        return hopper::launch_backward<Tile>(hopper::query_gradient_kernel<Tile>, g,
+                                             attn::query_schedule(g, Tile::kBM, true), nullptr);
+    };
+    show("Hopper forward", [&] {
+        using Tile = hopper::ForwardTile<128>;
+        return hopper::launch_forward<Tile>(f, attn::query_schedule(f, Tile::kBM, true), nullptr);
+    });
+    show("Hopper dk, dv: 3 stages", [&] { return hopper_key.operator()<hopper::KeyTile<128, 3>>(); });
+    show("Hopper dk, dv: 2 stages", [&] { return hopper_key.operator()<hopper::KeyTile<128, 2>>(); });
+    show("Hopper dq: 3 stages", [&] { return hopper_query.operator()<hopper::QueryTile<128, 3>>(); });
+    show("Hopper dq: 2 stages", [&] { return hopper_query.operator()<hopper::QueryTile<128, 2>>(); });
 }
 #endif
 

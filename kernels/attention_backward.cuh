@@ -87,11 +87,12 @@ struct QueryStage {
     }
 };
 
-// s^T becomes p^T. key0, query0: of this warp's first row, of the step's first query.
+// s^T becomes p^T. key0, query0: of this warp's first row, of the step's first query; lse [kColTiles * 8] in shared
+// memory, times lse_factor in units of log2.
 template <int kColTiles>
-__device__ __forceinline__ void transposed_probabilities(float (&s)[1][kColTiles][4], const float* lse, int key0,
-                                                         int query0, bool masked, float scale_log2,
-                                                         const Documents& documents) {
+__device__ __forceinline__ void transposed_probabilities(float (&s)[1][kColTiles][4], const float* lse,
+                                                         float lse_factor, int key0, int query0, bool masked,
+                                                         float scale_log2, const Documents& documents) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < kColTiles; n++) {
@@ -100,7 +101,7 @@ __device__ __forceinline__ void transposed_probabilities(float (&s)[1][kColTiles
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const float row_lse = e % 2 ? pair.y : pair.x;
-            s[0][n][e] = exp2_fast(s[0][n][e] * scale_log2 - row_lse * kLog2E);
+            s[0][n][e] = exp2_fast(s[0][n][e] * scale_log2 - row_lse * lse_factor);
         }
     }
     if (!masked) return;
@@ -111,6 +112,18 @@ __device__ __forceinline__ void transposed_probabilities(float (&s)[1][kColTiles
             const int query = query0 + n * 8 + lane % 4 * 2 + e % 2, key = key0 + lane / 4 + e / 2 * 8;
             if (key > query || key < documents.of(query)) s[0][n][e] = 0.0f;
         }
+    }
+}
+
+// dp^T becomes ds^T (without the factor scale, which dk gets at the end). delta [kColTiles * 8] in shared memory.
+template <int kColTiles>
+__device__ __forceinline__ void scores_gradient(float (&dp)[1][kColTiles][4], const float (&p)[1][kColTiles][4],
+                                                const float* delta) {
+#pragma unroll
+    for (int n = 0; n < kColTiles; n++) {
+        const float2 pair = *reinterpret_cast<const float2*>(delta + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) dp[0][n][e] = p[0][n][e] * (dp[0][n][e] - (e % 2 ? pair.y : pair.x));
     }
 }
 
@@ -156,17 +169,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) key_gradient_kernel(Attenti
             float p[1][kBM / 8][4] = {};
             multiply_transposed(p, k_blocks, blocks_by_column<kHDP>(stage.q, 0));
             const bool masked = n0 + warp_row + 15 > m0 || n0 + warp_row < documents.of(m0 + kBM - 1);
-            transposed_probabilities(p, stage.lse, n0 + warp_row, m0, masked, scale_log2, documents);
+            transposed_probabilities(p, stage.lse, kLog2E, n0 + warp_row, m0, masked, scale_log2, documents);
             if constexpr (Tile::kDv) multiply_registers(dv, p, blocks_by_row<kHDP>(stage.dout, 0));
             if constexpr (Tile::kDk) {
                 float dp[1][kBM / 8][4] = {};
                 multiply_transposed(dp, v_blocks, blocks_by_column<kHDP>(stage.dout, 0));
-#pragma unroll
-                for (int n = 0; n < kBM / 8; n++) {
-                    const float2 delta = *reinterpret_cast<const float2*>(stage.delta + n * 8 + threadIdx.x % 4 * 2);
-#pragma unroll
-                    for (int e = 0; e < 4; e++) dp[0][n][e] = p[0][n][e] * (dp[0][n][e] - (e % 2 ? delta.y : delta.x));
-                }
+                scores_gradient(dp, p, stage.delta);
                 multiply_registers(dk, dp, blocks_by_row<kHDP>(stage.q, 0));
             }
         }
@@ -178,11 +186,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) key_gradient_kernel(Attenti
 
     const float scale[1][2] = {{a.scale, a.scale}}, one[1][2] = {{1.0f, 1.0f}};
     if constexpr (Tile::kDk)
-        store_rows<kHDP>(a.dk + first_token * a.ld_dk + kv_column, a.ld_dk, k_tile, warp_row, n0 + warp_row, a.T_len,
-                         a.HD, schedule.vectors, dk, scale);
+        store_rows<TileShape<kHDP>>(a.dk + first_token * a.ld_dk + kv_column, a.ld_dk, k_tile, warp_row, n0 + warp_row,
+                                    a.T_len, a.HD, schedule.vectors, dk, scale);
     if constexpr (Tile::kDv)
-        store_rows<kHDP>(a.dv + first_token * a.ld_dv + kv_column, a.ld_dv, v_tile, warp_row, n0 + warp_row, a.T_len,
-                         a.HD, schedule.vectors, dv, one);
+        store_rows<TileShape<kHDP>>(a.dv + first_token * a.ld_dv + kv_column, a.ld_dv, v_tile, warp_row, n0 + warp_row,
+                                    a.T_len, a.HD, schedule.vectors, dv, one);
 }
 
 // kBM queries a block, kBN keys a step, kStages buffers for the keys.
@@ -193,6 +201,47 @@ struct QueryTile {
     static constexpr int kSharedBytes = 2 * (kBM + kStages * kBN) * kHDP * 2;
     static_assert(kRowTiles * 16 * kWarps_ == kBM && kSharedBytes <= kMaxSharedBytes);
 };
+
+// lse in units of log2 and delta of the rows of a warp's accumulators; those past T get some row's.
+template <int kRowTiles>
+__device__ __forceinline__ void load_row_statistics(const AttentionBackward<bf16>& a, int head, int row0,
+                                                    float (&lse_log2)[kRowTiles][2], float (&delta)[kRowTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = row0 + m * 16 + half * 8 + threadIdx.x % 32 / 4;
+            const size_t at = static_cast<size_t>(head) * a.T_len + (row < a.T_len ? row : a.T_len - 1);
+            lse_log2[m][half] = a.lse[at] * kLog2E;
+            delta[m][half] = a.delta[at];
+        }
+    }
+}
+
+// s becomes p.
+template <int kRowTiles, int kColTiles>
+__device__ __forceinline__ void probabilities_from(float (&s)[kRowTiles][kColTiles][4],
+                                                   const float (&lse_log2)[kRowTiles][2], float scale_log2) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; m++)
+#pragma unroll
+        for (int n = 0; n < kColTiles; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = exp2_fast(s[m][n][e] * scale_log2 - lse_log2[m][e / 2]);
+}
+
+// dp becomes ds (without the factor scale, which dq gets at the end).
+template <int kRowTiles, int kColTiles>
+__device__ __forceinline__ void row_scores_gradient(float (&dp)[kRowTiles][kColTiles][4],
+                                                    const float (&p)[kRowTiles][kColTiles][4],
+                                                    const float (&delta)[kRowTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; m++)
+#pragma unroll
+        for (int n = 0; n < kColTiles; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) dp[m][n][e] = p[m][n][e] * (dp[m][n][e] - delta[m][e / 2]);
+}
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 2)
@@ -210,7 +259,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     const Documents documents{a.doc_start ? a.doc_start + first_token : nullptr, a.T_len};
     const size_t q_column = static_cast<size_t>(h) * a.HD, kv_column = static_cast<size_t>(kv_head) * a.HD;
     const float scale_log2 = a.scale * kLog2E;
-    const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kRowTiles;
+    const int warp_row = threadIdx.x / 32 * 16 * kRowTiles;
     const auto load_keys = [&](int n) {
         bf16* tile = key_tiles + n % Tile::kStages * 2 * kBN * kHDP;
         load_tile<kHDP, kBN, Tile::kThreads>(tile, a.k + first_token * a.ld_k + kv_column, a.ld_k, n * kBN, a.T_len,
@@ -229,16 +278,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     load_keys(n_first);
 
     float lse_log2[kRowTiles][2], delta[kRowTiles][2];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = m0 + warp_row + m * 16 + half * 8 + lane / 4;
-            const size_t at = static_cast<size_t>(item.head) * a.T_len + (row < a.T_len ? row : a.T_len - 1);
-            lse_log2[m][half] = a.lse[at] * kLog2E;
-            delta[m][half] = a.delta[at];
-        }
-    }
+    load_row_statistics(a, item.head, m0 + warp_row, lse_log2, delta);
     const Blocks<kHDP> q_blocks = blocks_by_row<kHDP>(q_tile, warp_row);
     const Blocks<kHDP> dout_blocks = blocks_by_row<kHDP>(dout_tile, warp_row);
     float dq[kRowTiles][kHDP / 8][4] = {};
@@ -255,18 +295,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
             if ((n + 1) * kBN - 1 > m0 + warp_row || n * kBN < last_document)
                 mask_scores(p, m0 + warp_row, n * kBN, documents);
             multiply_transposed(dp, dout_blocks, blocks_by_column<kHDP>(v_tile, 0));
-#pragma unroll
-            for (int m = 0; m < kRowTiles; m++) {
-#pragma unroll
-                for (int i = 0; i < kBN / 8; i++) {
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        p[m][i][e] =
-                            exp2_fast(p[m][i][e] * scale_log2 - lse_log2[m][e / 2]) * (dp[m][i][e] - delta[m][e / 2]);
-                    }
-                }
-            }
-            multiply_registers(dq, p, blocks_by_row<kHDP>(k_tile, 0));
+            probabilities_from(p, lse_log2, scale_log2);
+            row_scores_gradient(dp, p, delta);
+            multiply_registers(dq, dp, blocks_by_row<kHDP>(k_tile, 0));
         }
         if (Tile::kStages == 1 && n < n_last) {
             __syncthreads();
@@ -276,8 +307,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
 
     float scale[kRowTiles][2];
     for (auto& row : scale) row[0] = row[1] = a.scale;
-    store_rows<kHDP>(a.dq + first_token * a.ld_dq + q_column, a.ld_dq, q_tile, warp_row, m0 + warp_row, a.T_len, a.HD,
-                     schedule.vectors, dq, scale);
+    store_rows<TileShape<kHDP>>(a.dq + first_token * a.ld_dq + q_column, a.ld_dq, q_tile, warp_row, m0 + warp_row,
+                                a.T_len, a.HD, schedule.vectors, dq, scale);
 }
 
 }  // namespace slab::attn

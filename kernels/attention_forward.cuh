@@ -44,12 +44,12 @@ __device__ __forceinline__ void mask_scores(float (&s)[kRowTiles][kColTiles][4],
     }
 }
 
-// One tile's step of the running softmax: s becomes probabilities relative to the new maximum, o and sum follow it.
-// maximum is in units of log2; sum is this lane's share of the row.
-template <int kRowTiles, int kColTiles, int kOutTiles>
-__device__ __forceinline__ void softmax_step(float (&s)[kRowTiles][kColTiles][4], float (&o)[kRowTiles][kOutTiles][4],
-                                             float (&maximum)[kRowTiles][2], float (&sum)[kRowTiles][2],
-                                             float scale_log2) {
+// s becomes probabilities relative to the row's new maximum; decay is what earlier tiles' sums shrink by. maximum is in
+// units of log2; sum is this lane's share of the row.
+template <int kRowTiles, int kColTiles>
+__device__ __forceinline__ void probabilities_of(float (&s)[kRowTiles][kColTiles][4], float (&maximum)[kRowTiles][2],
+                                                 float (&sum)[kRowTiles][2], float (&decay)[kRowTiles][2],
+                                                 float scale_log2) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; m++) {
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __forceinline__ void softmax_step(float (&s)[kRowTiles][kColTiles][4]
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             const float now = fmaxf(maximum[m][half], top * scale_log2);
             const float base = now == -INFINITY ? 0.0f : now;  // a row that has seen no key yet
-            const float decay = exp2_fast(maximum[m][half] - base);
+            decay[m][half] = exp2_fast(maximum[m][half] - base);
             maximum[m][half] = now;
             float added = 0.0f;
 #pragma unroll
@@ -73,12 +73,37 @@ __device__ __forceinline__ void softmax_step(float (&s)[kRowTiles][kColTiles][4]
                     added += p;
                 }
             }
-            sum[m][half] = sum[m][half] * decay + added;
+            sum[m][half] = sum[m][half] * decay[m][half] + added;
+        }
+    }
+}
+
+template <int kRowTiles, int kColTiles>
+__device__ __forceinline__ void scale_rows(float (&o)[kRowTiles][kColTiles][4], const float (&factor)[kRowTiles][2]) {
 #pragma unroll
-            for (int n = 0; n < kOutTiles; n++) {
-                o[m][n][half * 2] *= decay;
-                o[m][n][half * 2 + 1] *= decay;
-            }
+    for (int m = 0; m < kRowTiles; m++)
+#pragma unroll
+        for (int n = 0; n < kColTiles; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[m][n][e] *= factor[m][e / 2];
+}
+
+// Writes the log-sum-exp of a warp's rows and gives what their outputs are still to be multiplied by.
+template <int kRowTiles>
+__device__ __forceinline__ void finish_rows(const AttentionForward<bf16>& a, int head, int row0,
+                                            const float (&maximum)[kRowTiles][2], const float (&sum)[kRowTiles][2],
+                                            float (&inverse)[kRowTiles][2]) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float total = sum[m][half];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            inverse[m][half] = 1.0f / total;
+            const int row = row0 + m * 16 + half * 8 + threadIdx.x % 32 / 4;
+            if (threadIdx.x % 4 == 0 && row < a.T_len)
+                a.lse[static_cast<size_t>(head) * a.T_len + row] = maximum[m][half] * kLn2 + logf(total);
         }
     }
 }
@@ -132,7 +157,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) forward_kernel(AttentionFor
         if (visible) {
             if ((n + 1) * kBN - 1 > m0 + warp_row || n * kBN < last_document)
                 mask_scores(s, m0 + warp_row, n * kBN, documents);
-            softmax_step(s, o, maximum, sum, scale_log2);
+            float decay[kRowTiles][2];
+            probabilities_of(s, maximum, sum, decay, scale_log2);
+            scale_rows(o, decay);
             multiply_registers(o, s, v_blocks);
         }
         wait_for_copies();
@@ -140,22 +167,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) forward_kernel(AttentionFor
     }
 
     float inverse[kRowTiles][2];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; m++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float total = sum[m][half];
-            total += __shfl_xor_sync(0xffffffffu, total, 1);
-            total += __shfl_xor_sync(0xffffffffu, total, 2);
-            inverse[m][half] = 1.0f / total;
-            const int row = m0 + warp_row + m * 16 + half * 8 + threadIdx.x % 32 / 4;
-            if (threadIdx.x % 4 == 0 && row < a.T_len)
-                a.lse[static_cast<size_t>(item.head) * a.T_len + row] = maximum[m][half] * kLn2 + logf(total);
-        }
-    }
+    finish_rows(a, item.head, m0 + warp_row, maximum, sum, inverse);
     bf16* out = a.out + (first_token * a.NH + h) * static_cast<size_t>(a.HD);
-    store_rows<kHDP>(out, static_cast<size_t>(a.NH) * a.HD, q_tile, warp_row, m0 + warp_row, a.T_len, a.HD,
-                     schedule.vectors, o, inverse);
+    store_rows<TileShape<kHDP>>(out, static_cast<size_t>(a.NH) * a.HD, q_tile, warp_row, m0 + warp_row, a.T_len, a.HD,
+                                schedule.vectors, o, inverse);
 }
 
 }  // namespace slab::attn

@@ -1,13 +1,16 @@
 // Picks tile sizes for a head size and launches the attention kernels on a CUDA stream.
 //
-// Tile sizes depend on the head size alone (DESIGN.md, Determinism). Head sizes in between are padded with zeros in
-// shared memory to the next of 32, 64, 96, 128, 256.
+// Tile sizes depend on the head size and the card alone (DESIGN.md, Determinism). Head sizes in between are padded with
+// zeros in shared memory to the next of 32, 64, 96, 128, 256. SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to
+// the kernels that every card has, for tests.
 #pragma once
 
+#include <cstdlib>
 #include <initializer_list>
 
 #include "kernels/attention_backward.cuh"
 #include "kernels/attention_fp32.cuh"
+#include "kernels/attention_hopper_launch.cuh"
 
 namespace slab::attn {
 
@@ -49,31 +52,40 @@ size_t head_bytes(int T_len, int HD) {
     return 2 * sizeof(T) * static_cast<size_t>(T_len) * static_cast<size_t>(HD);
 }
 
-template <class Tile>
-cudaError_t launch_forward(const AttentionForward<bf16>& a, cudaStream_t stream) {
-    const bool vectors =
-        vectors_possible({static_cast<size_t>(a.HD), a.ld_q, a.ld_k, a.ld_v}, {a.out, a.q, a.k, a.v}, 2);
-    const Schedule schedule = schedule_for(a, a.B * a.NH, Tile::kBM, head_bytes<bf16>(a.T_len, a.HD), vectors);
-    return launch(forward_kernel<Tile>, a, schedule, Tile::kThreads, Tile::kSharedBytes, stream);
+inline bool forward_vectors(const AttentionForward<bf16>& a) {
+    return vectors_possible({static_cast<size_t>(a.HD), a.ld_q, a.ld_k, a.ld_v}, {a.out, a.q, a.k, a.v}, 2);
 }
-
 inline bool backward_vectors(const AttentionBackward<bf16>& a) {
     return vectors_possible({static_cast<size_t>(a.HD), a.ld_q, a.ld_k, a.ld_v, a.ld_dq, a.ld_dk, a.ld_dv},
                             {a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, 2);
 }
 
+// Of kernels that own query tiles, and key tiles.
+template <class Args>
+Schedule query_schedule(const Args& a, int tile_rows, bool vectors) {
+    return schedule_for(a, a.B * a.NH, tile_rows, head_bytes<bf16>(a.T_len, a.HD), vectors);
+}
+template <class Args>
+Schedule key_schedule(const Args& a, int tile_rows, bool vectors) {
+    return schedule_for(a, a.B * a.NKV, tile_rows, head_bytes<bf16>(a.T_len, a.HD) * (a.NH / a.NKV), vectors);
+}
+
+template <class Tile>
+cudaError_t launch_forward(const AttentionForward<bf16>& a, cudaStream_t stream) {
+    return launch(forward_kernel<Tile>, a, query_schedule(a, Tile::kBM, forward_vectors(a)), Tile::kThreads,
+                  Tile::kSharedBytes, stream);
+}
+
 template <class Tile>
 cudaError_t launch_key_gradient(const AttentionBackward<bf16>& a, cudaStream_t stream) {
-    const size_t bytes = head_bytes<bf16>(a.T_len, a.HD) * static_cast<size_t>(a.NH / a.NKV);
-    const Schedule schedule = schedule_for(a, a.B * a.NKV, Tile::kBN, bytes, backward_vectors(a));
-    return launch(key_gradient_kernel<Tile>, a, schedule, Tile::kThreads, Tile::kSharedBytes, stream);
+    return launch(key_gradient_kernel<Tile>, a, key_schedule(a, Tile::kBN, backward_vectors(a)), Tile::kThreads,
+                  Tile::kSharedBytes, stream);
 }
 
 template <class Tile>
 cudaError_t launch_query_gradient(const AttentionBackward<bf16>& a, cudaStream_t stream) {
-    const size_t bytes = head_bytes<bf16>(a.T_len, a.HD);
-    const Schedule schedule = schedule_for(a, a.B * a.NH, Tile::kBM, bytes, backward_vectors(a));
-    return launch(query_gradient_kernel<Tile>, a, schedule, Tile::kThreads, Tile::kSharedBytes, stream);
+    return launch(query_gradient_kernel<Tile>, a, query_schedule(a, Tile::kBM, backward_vectors(a)), Tile::kThreads,
+                  Tile::kSharedBytes, stream);
 }
 
 template <class Tile>
@@ -102,6 +114,73 @@ cudaError_t launch_delta(const AttentionBackward<T>& a, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
+inline bool generic_kernels_forced() {
+    static const bool forced = [] {
+        const char* value = std::getenv("SLABSTREAM_GENERIC_KERNELS");
+        return value && value[0] == '1';
+    }();
+    return forced;
+}
+
+// What a head size of up to kHDP uses: the generic tiles, and Hopper's for a head of exactly that size.
+template <class Forward, class Key, class Query>
+struct Kernels {
+    using ForwardTile = Forward;
+    using KeyTile = Key;
+    using QueryTile = Query;
+    static constexpr bool kHopper = false;
+};
+template <class Forward, class Key, class Query, class HopperForward, class HopperKey, class HopperQuery>
+struct HopperKernels : Kernels<Forward, Key, Query> {
+    using HopperForwardTile = HopperForward;
+    using HopperKeyTile = HopperKey;
+    using HopperQueryTile = HopperQuery;
+    static constexpr bool kHopper = true;
+};
+
+template <class Set>
+cudaError_t forward_with(const AttentionForward<bf16>& a, cudaStream_t stream) {
+    if constexpr (Set::kHopper) {
+        using Tile = typename Set::HopperForwardTile;
+        if (a.HD == Tile::kHD && forward_vectors(a) && !generic_kernels_forced() &&
+            hopper::built(hopper::forward_kernel<Tile>))
+            return hopper::launch_forward<Tile>(a, query_schedule(a, Tile::kBM, true), stream);
+    }
+    return launch_forward<typename Set::ForwardTile>(a, stream);
+}
+
+template <class Set>
+cudaError_t backward_with(const AttentionBackward<bf16>& a, cudaStream_t stream) {
+    if constexpr (Set::kHopper) {
+        using Key = typename Set::HopperKeyTile;
+        using Query = typename Set::HopperQueryTile;
+        if (a.HD == Key::kHD && backward_vectors(a) && !generic_kernels_forced() &&
+            hopper::built(hopper::key_gradient_kernel<Key>)) {
+            const cudaError_t error = hopper::launch_backward<Key>(hopper::key_gradient_kernel<Key>, a,
+                                                                   key_schedule(a, Key::kBN, true), stream);
+            if (error != cudaSuccess) return error;
+            return hopper::launch_backward<Query>(hopper::query_gradient_kernel<Query>, a,
+                                                  query_schedule(a, Query::kBM, true), stream);
+        }
+    }
+    const cudaError_t error = launch_key_gradient<typename Set::KeyTile>(a, stream);
+    return error == cudaSuccess ? launch_query_gradient<typename Set::QueryTile>(a, stream) : error;
+}
+
+using Kernels32 =
+    Kernels<ForwardTile<32, 128, 64, 4>, KeyTile<32, 64, 64, 2, Gradients::dk_and_dv>, QueryTile<32, 128, 64, 2, 4>>;
+using Kernels64 = HopperKernels<ForwardTile<64, 128, 64, 4>, KeyTile<64, 64, 64, 2, Gradients::dk_and_dv>,
+                                QueryTile<64, 128, 64, 2, 4>, hopper::ForwardTile<64>, hopper::KeyTile<64, 4>,
+                                hopper::QueryTile<64, 4>>;
+using Kernels96 =
+    Kernels<ForwardTile<96, 128, 64, 4>, KeyTile<96, 64, 64, 2, Gradients::dk_and_dv>, QueryTile<96, 128, 32, 2, 4>>;
+using Kernels128 = HopperKernels<ForwardTile<128, 128, 64, 4>, KeyTile<128, 64, 64, 2, Gradients::dk_and_dv>,
+                                 QueryTile<128, 128, 32, 2, 4>, hopper::ForwardTile<128>, hopper::KeyTile<128, 3>,
+                                 hopper::QueryTile<128, 3>>;
+// dk and dv in turn: the registers hold one of them.
+using Kernels256 =
+    Kernels<ForwardTile<256, 64, 64, 4>, KeyTile<256, 32, 64, 1, Gradients::dk>, QueryTile<256, 64, 32, 1, 4>>;
+
 // Templates, so that a build compiles the kernels of its own number type only.
 template <class T>
 cudaError_t forward(const AttentionForward<T>& a, cudaStream_t stream) {
@@ -110,45 +189,30 @@ cudaError_t forward(const AttentionForward<T>& a, cudaStream_t stream) {
         if (a.HD <= 128) return launch_plain_forward<PlainTile<128>>(a, stream);
         return launch_plain_forward<PlainTile<256>>(a, stream);
     } else {
-        if (a.HD <= 32) return launch_forward<ForwardTile<32, 128, 64, 4>>(a, stream);
-        if (a.HD <= 64) return launch_forward<ForwardTile<64, 128, 64, 4>>(a, stream);
-        if (a.HD <= 96) return launch_forward<ForwardTile<96, 128, 64, 4>>(a, stream);
-        if (a.HD <= 128) return launch_forward<ForwardTile<128, 128, 64, 4>>(a, stream);
-        return launch_forward<ForwardTile<256, 64, 64, 4>>(a, stream);
+        if (a.HD <= 32) return forward_with<Kernels32>(a, stream);
+        if (a.HD <= 64) return forward_with<Kernels64>(a, stream);
+        if (a.HD <= 96) return forward_with<Kernels96>(a, stream);
+        if (a.HD <= 128) return forward_with<Kernels128>(a, stream);
+        return forward_with<Kernels256>(a, stream);
     }
 }
 
 template <class T>
 cudaError_t backward(const AttentionBackward<T>& a, cudaStream_t stream) {
-    cudaError_t error = launch_delta(a, stream);
-    const auto then = [&](cudaError_t (*next)(const AttentionBackward<T>&, cudaStream_t)) {
-        if (error == cudaSuccess) error = next(a, stream);
-    };
+    const cudaError_t error = launch_delta(a, stream);
+    if (error != cudaSuccess) return error;
     if constexpr (sizeof(T) == 4) {
-        if (a.HD <= 64)
-            then(launch_plain_backward<PlainTile<64>>);
-        else if (a.HD <= 128)
-            then(launch_plain_backward<PlainTile<128>>);
-        else
-            then(launch_plain_backward<PlainTile<256>>);
-    } else if (a.HD <= 32) {
-        then(launch_key_gradient<KeyTile<32, 64, 64, 2, Gradients::dk_and_dv>>);
-        then(launch_query_gradient<QueryTile<32, 128, 64, 2, 4>>);
-    } else if (a.HD <= 64) {
-        then(launch_key_gradient<KeyTile<64, 64, 64, 2, Gradients::dk_and_dv>>);
-        then(launch_query_gradient<QueryTile<64, 128, 64, 2, 4>>);
-    } else if (a.HD <= 96) {
-        then(launch_key_gradient<KeyTile<96, 64, 64, 2, Gradients::dk_and_dv>>);
-        then(launch_query_gradient<QueryTile<96, 128, 32, 2, 4>>);
-    } else if (a.HD <= 128) {
-        then(launch_key_gradient<KeyTile<128, 64, 64, 2, Gradients::dk_and_dv>>);
-        then(launch_query_gradient<QueryTile<128, 128, 32, 2, 4>>);
+        if (a.HD <= 64) return launch_plain_backward<PlainTile<64>>(a, stream);
+        if (a.HD <= 128) return launch_plain_backward<PlainTile<128>>(a, stream);
+        return launch_plain_backward<PlainTile<256>>(a, stream);
     } else {
-        then(launch_key_gradient<KeyTile<256, 32, 64, 1, Gradients::dk>>);
-        then(launch_key_gradient<KeyTile<256, 32, 64, 1, Gradients::dv>>);
-        then(launch_query_gradient<QueryTile<256, 64, 32, 1, 4>>);
+        if (a.HD <= 32) return backward_with<Kernels32>(a, stream);
+        if (a.HD <= 64) return backward_with<Kernels64>(a, stream);
+        if (a.HD <= 96) return backward_with<Kernels96>(a, stream);
+        if (a.HD <= 128) return backward_with<Kernels128>(a, stream);
+        const cudaError_t first = launch_key_gradient<KeyTile<256, 32, 64, 1, Gradients::dv>>(a, stream);
+        return first == cudaSuccess ? backward_with<Kernels256>(a, stream) : first;
     }
-    return error;
 }
 
 }  // namespace slab::attn

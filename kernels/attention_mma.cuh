@@ -19,10 +19,10 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 // How the 16-byte chunks of a tile's row are permuted.
-template <int kHDP>
+template <int kHDP_>
 struct TileShape {
-    static_assert(kHDP % 32 == 0);
-    static constexpr int kChunks = kHDP / 8;
+    static_assert(kHDP_ % 32 == 0);
+    static constexpr int kHDP = kHDP_, kChunks = kHDP / 8;
     static constexpr int kGroup = kHDP % 64 == 0 ? 8 : 4;  // chunks permuted among themselves
 
     static __device__ __forceinline__ int permutation(int row) { return kGroup == 8 ? row & 7 : (row >> 1) & 3; }
@@ -87,6 +87,15 @@ __device__ __forceinline__ void multiply_transposed(float (&acc)[kRowTiles][kCol
     }
 }
 
+// Two neighbouring 16 x 8 blocks of an accumulator as the 16 x 16 left operand of a product.
+__device__ __forceinline__ void pack_left_operand(uint32_t (&packed)[4], const float (&first)[4],
+                                                  const float (&second)[4]) {
+    packed[0] = pack_bf16(first[0], first[1]);
+    packed[1] = pack_bf16(first[2], first[3]);
+    packed[2] = pack_bf16(second[0], second[1]);
+    packed[3] = pack_bf16(second[2], second[3]);
+}
+
 // acc[16 kRowTiles, kHDP] += p[16 kRowTiles, 8 kColTiles] b[8 kColTiles, kHDP], p rounded to bf16 on the way. An
 // accumulator of one product has the layout of the left operand of the next: no trip through shared memory.
 template <int kHDP, int kRowTiles, int kColTiles>
@@ -97,10 +106,7 @@ __device__ __forceinline__ void multiply_registers(float (&acc)[kRowTiles][kHDP 
         uint32_t left[kRowTiles][4];
 #pragma unroll
         for (int m = 0; m < kRowTiles; m++) {
-            left[m][0] = pack_bf16(p[m][2 * k][0], p[m][2 * k][1]);
-            left[m][1] = pack_bf16(p[m][2 * k][2], p[m][2 * k][3]);
-            left[m][2] = pack_bf16(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
-            left[m][3] = pack_bf16(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+            pack_left_operand(left[m], p[m][2 * k], p[m][2 * k + 1]);
         }
 #pragma unroll
         for (int n = 0; n < kHDP / 16; n++) {
@@ -145,11 +151,11 @@ __device__ __forceinline__ void load_tile(bf16* tile, const bf16* src, size_t ld
 
 // Writes a warp's accumulator rows, each times its factor, to global memory by way of the warp's own rows of a tile
 // (which no other warp may be reading). factor[m][half] belongs to row 16 m + 8 half + lane / 4.
-template <int kHDP, int kRowTiles>
+template <class Shape, int kRowTiles>
 __device__ __forceinline__ void store_rows(bf16* dst, size_t ld, bf16* tile, int tile_row, int row0, int T_len, int HD,
-                                           bool vectors, const float (&acc)[kRowTiles][kHDP / 8][4],
+                                           bool vectors, const float (&acc)[kRowTiles][Shape::kHDP / 8][4],
                                            const float (&factor)[kRowTiles][2]) {
-    using Shape = TileShape<kHDP>;
+    constexpr int kHDP = Shape::kHDP;
     const int lane = threadIdx.x % 32;
     __syncwarp();
 #pragma unroll
