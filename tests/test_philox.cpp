@@ -154,6 +154,12 @@ TEST_SUITE("cpu") {
         const std::vector<float> infinite(n, std::numeric_limits<float>::infinity());
         const std::vector<float> masked = dropped(infinite, B, T_len, C, 0.25f, key, two);
         CHECK(std::none_of(masked.begin(), masked.end(), [](float v) { return std::isnan(v); }));
+        sum = start;
+        args.y = sum.data();
+        args.x = infinite.data();
+        args.accumulate = true;
+        ref::dropout(args, two);
+        for (size_t i = 0; i < n; ++i) REQUIRE(sum[i] == (y[i] == 0 ? start[i] : infinite[i]));
 
 #if !defined(SLABSTREAM_CUDA)
         Device device;
