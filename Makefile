@@ -50,7 +50,7 @@ endif
 ifeq ($(BACKEND),cuda)
 override BLAS := none
 NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xcompiler -Wall,-Wextra --expt-relaxed-constexpr \
-             $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a)
+             $(foreach a,$(CUDA_ARCHS:90=90a),-gencode arch=compute_$a,code=sm_$a)  # 90a: Hopper's own instructions
 CPPFLAGS += -I$(CUDA_HOME)/include -DSLABSTREAM_CUDA $(if $(filter bf16,$(PRECISION)),-DSLABSTREAM_BF16)
 LDLIBS   += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart
 else
@@ -70,6 +70,9 @@ endif
 CXXFLAGS += $(EXTRA_CXXFLAGS)
 
 PROGRAM_SOURCES := $(wildcard train/*_main.cpp data/*_main.cpp dev/*_main.cpp)
+ifeq ($(BACKEND),cuda)  # the example's own kernels are for the CPU
+PROGRAM_SOURCES := $(filter-out dev/example_main.cpp,$(PROGRAM_SOURCES))
+endif
 PROGRAMS        := $(patsubst %_main.cpp,$(BUILD)/%,$(notdir $(PROGRAM_SOURCES)))
 LIB_SOURCES     := $(filter-out %_main.cpp,$(wildcard kernels/*.cpp offload/*.cpp train/*.cpp data/*.cpp))
 ifeq ($(BACKEND),cuda)

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "kernels/memory_account.h"
@@ -88,7 +89,8 @@ class Stream {
     // Runs fn on the host, in stream order. fn must not call into a stream or event.
     void host_function(const char* op, std::function<void()> fn);
 
-    // CPU backend: enqueues an operation that runs on this stream's thread, its tiles on the device's pool.
+    // A host function whose tiles run on the device's pool. On the CPU backend these are the kernels, and may touch
+    // device memory; in CUDA they may not.
     void enqueue(const char* op, std::function<void(ThreadPool&)> fn);
 
     // Time spent in each operation since profiling was switched on, by operation name. Synchronises.
@@ -148,7 +150,13 @@ class DeviceBuffer {
     MemoryCategory category_ = MemoryCategory::workspace;
 };
 
-// Page-locked host memory (plain memory on the CPU backend), 256-byte aligned, exactly `bytes` long.
+// The system refused to page-lock more host memory; nothing was allocated.
+struct PinnedLimit : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// Page-locked host memory (plain memory on the CPU backend), 256-byte aligned, exactly `bytes` long. Throws
+// PinnedLimit, or std::runtime_error where the machine has not that much memory.
 class PinnedBuffer {
   public:
     PinnedBuffer() = default;

@@ -1,8 +1,9 @@
 // Runs the suites that this build and machine can run, and says which it skipped and why.
 //
-// Suites: cpu (any machine), gpu (one GPU), multi (several GPUs). A run in which nothing ran fails, and so does one
-// with REQUIRE_GPU=1 in the environment that cannot run the suite gpu: a test that silently did not run proves nothing.
-// The last line is always `N passed, N failed, N skipped`, counted in test cases.
+// Suites: cpu (builds for the CPU: their device memory is the host's, which such tests rely on), gpu (CUDA builds, one
+// GPU), multi (CUDA builds, several GPUs). A run in which nothing ran fails, and so does one with REQUIRE_GPU=1 in the
+// environment that cannot run the suite gpu: a test that silently did not run proves nothing. The last line is always
+// `N passed, N failed, N skipped`, counted in test cases.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -63,6 +64,7 @@ std::string obstacle(const std::string& suite, int gpus) {
         if (suite == "gpu" || suite == "multi") return "this build is for the CPU (make BACKEND=cuda)";
         return "";
     }
+    if (suite == "cpu") return "this build is for CUDA (make BACKEND=cpu)";
     if (gpus == 0) return "this build is for CUDA and no usable GPU is here";
     if (suite == "multi" && gpus < 2) return "it needs two GPUs, one is here";
     return "";

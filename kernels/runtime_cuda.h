@@ -1,0 +1,82 @@
+// What kernels/*.cu see of the runtime: the CUDA stream behind a Stream, the scope of an operation, the matrix library.
+//
+// Only .cu files include this; everything else stays with runtime.h. native() is the one way to a cudaStream_t, since
+// it also makes the stream's device current in the calling host thread: a kernel can then never be launched on the
+// wrong GPU.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda_check.h"
+#include "kernels/runtime.h"
+
+namespace slab {
+
+struct Device::State {
+    explicit State(const DeviceOptions& options);
+    void make_current() const;  // in this host thread
+
+    int index;
+    std::string name;
+    size_t free_bytes_at_start = 0;
+    ThreadPool pool;
+    std::unique_ptr<MemoryAccount> memory;  // made once it is known what is free
+    std::atomic<size_t> pinned_bytes{0};
+    std::atomic<uint64_t> host_to_device_bytes{0}, device_to_host_bytes{0};
+    std::mutex streams_mutex;  // start-up and tests only
+    std::vector<Stream::State*> streams;
+};
+
+// The first exception of a stream's host functions; kept alive by those still pending, and by events.
+struct HostFailure {
+    std::atomic<bool> set{false};
+    std::atomic<bool> reported{false};
+    std::string text;  // written before set
+};
+
+struct Stream::State {
+    State(Device& on_device, std::string its_name, size_t workspace_bytes);
+    ~State();
+    void synchronize();
+    void fold_profile();  // waits for the pending pairs and adds them to profile_ms
+
+    Device& device;
+    const std::string name;
+    cudaStream_t stream = nullptr;
+    DeviceBuffer workspace;              // for matrix products, of the size the stream was made with
+    cublasLtHandle_t blas = nullptr;     // null in a stream without workspace
+    std::shared_ptr<void> matmul_plans;  // matmul.cu's: the algorithm chosen for each shape
+    const char* latest_op = "none";      // a string literal; named when the device reports a fault
+    std::shared_ptr<HostFailure> failure = std::make_shared<HostFailure>();
+
+    struct Pair {
+        const char* op;
+        cudaEvent_t begin, end;
+    };
+    bool profiling = false;
+    std::vector<Pair> pending, spare;
+    std::map<std::string, double> profile_ms;
+};
+
+cudaStream_t native(Stream& stream);
+
+// Lives around the launches of one operation: names it in faults, and times it while the stream is profiled.
+// op: a string literal.
+class OpScope {
+  public:
+    OpScope(Stream& stream, const char* op);
+    ~OpScope();
+    OpScope(const OpScope&) = delete;
+    OpScope& operator=(const OpScope&) = delete;
+
+  private:
+    Stream::State& state_;
+    bool timed_;
+};
+
+}  // namespace slab
