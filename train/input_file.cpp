@@ -66,7 +66,7 @@ void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_v
 }
 
 std::string quote(std::string_view text) {
-    constexpr size_t longest = 100;
+    constexpr size_t longest = 200;
     constexpr char digits[] = "0123456789abcdef";
     std::string out = "\"";
     for (const char c : text.substr(0, longest)) {
