@@ -99,7 +99,7 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
 // Compares a gradient with central differences of loss() at up to max_elems elements of x, spread over all of it.
 // Returns the relative error by norm over those.
 inline double gradient_error(std::vector<double>& x, const std::vector<double>& gradient,
-                             const std::function<double()>& loss, size_t max_elems = 200) {
+                             const std::function<double()>& loss, size_t max_elems = 50) {
     constexpr double kStep = 1e-5;
     std::vector<double> numeric, analytic;
     const size_t stride = std::max<size_t>(1, x.size() / max_elems);

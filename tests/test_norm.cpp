@@ -233,7 +233,7 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("LayerNorm's and RMSNorm's gradients: central differences, float, accumulation") {
-        ThreadPool pool(2);
+        ThreadPool pool(1);
         for (const bool layernorm : {true, false}) {
             for (const Shape& s : kShapes) {
                 if (s.C == 1) continue;  // y hardly depends on x there: nothing to compare by ratio
@@ -256,7 +256,7 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("the norm per head is RMSNorm of each head with its own weight") {
-        ThreadPool pool(2);
+        ThreadPool pool(1);
         for (const HeadShape& s : kHeadShapes) {
             HeadInputs in(s);
             const Results y = head_forward<double>(s, in, pool);
