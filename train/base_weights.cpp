@@ -1,6 +1,9 @@
 // Reading or drawing a base model's weights. See base_weights.h.
 #include "train/base_weights.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -39,12 +42,30 @@ void check_part(const ModelFiles& files, const TensorSpec& spec, const TensorPar
         throw std::runtime_error(where + " is stored as " + dtype_name(entry.dtype) + "; wanted F32, F16 or BF16");
 }
 
-// Two normal numbers from one Philox call would do; one keeps element i a function of (seed, tensor, i) alone.
-float normal(uint64_t seed, uint32_t tensor, uint64_t element) {
+// Rows of a tensor are read or drawn in pieces of about this many elements, each by one thread.
+constexpr size_t kPieceElems = size_t{1} << 20;
+
+// Four normal numbers, elements 4 group .. 4 group + 3 of a tensor (Box-Muller).
+std::array<float, 4> normal4(uint64_t seed, uint32_t tensor, uint64_t group) {
     const PhiloxOut out =
-        philox(seed, static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32), tensor, 0x1234u);
-    const double u = (static_cast<double>(out.v[0]) + 1) * 0x1p-32, v = static_cast<double>(out.v[1]) * 0x1p-32;
-    return static_cast<float>(std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v));
+        philox(seed, static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), tensor, 0x1234u);
+    std::array<float, 4> normal;
+    for (int pair = 0; pair < 2; ++pair) {
+        const float u = (static_cast<float>(out.v[2 * pair] >> 8) + 1) * 0x1p-24f;  // in (0, 1]
+        const float angle = 2 * std::numbers::pi_v<float> * uniform01(out.v[2 * pair + 1]);
+        const float radius = std::sqrt(-2 * std::log(u));
+        normal[2 * pair] = radius * std::cos(angle);
+        normal[2 * pair + 1] = radius * std::sin(angle);
+    }
+    return normal;
+}
+
+template <class T>
+T stored(float value) {
+    if constexpr (std::is_same_v<T, bf16>)
+        return to_bf16(value);
+    else
+        return value;
 }
 
 // A tensor's place in the stream of random numbers, by name, so that layers can be drawn in any order.
@@ -78,29 +99,38 @@ BaseWeights BaseWeights::random(uint64_t seed, const ModelConfig& config) {
 }
 
 template <class T>
-void BaseWeights::read(const TensorSpec& spec, T* dst) {
+void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool) {
+    const bool ends_branch = spec.role == Role::o_weight || spec.role == Role::down_weight;
+    const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
+    const float deviation = 0.02f / (ends_branch ? std::sqrt(2.0f * static_cast<float>(L_)) : 1.0f);
+    std::atomic<size_t> inexact{0};
     for (const auto& part : spec.parts) {
+        const std::string name = files_ ? files_->resolve(key_spellings(part.key)) : "";
+        const uint32_t tensor = name_hash(part.key);
+        // Pieces are whole rows when they come from files, whole groups of four when they are drawn.
+        const auto read_rows = [&](size_t begin, size_t end) {
+            const ReadRange range{.transposed = spec.transposed, .first_row = begin, .rows = end - begin};
+            inexact += files_->read_as(name, dst + begin * spec.cols, range).inexact_elems;
+        };
         const size_t elems = part.rows * spec.cols;
-        if (files_) {
-            const std::string name = files_->resolve(key_spellings(part.key));
-            inexact_elems_ += files_->read_as(name, dst, {.transposed = spec.transposed}).inexact_elems;
-        } else {
-            const bool ends_branch = spec.role == Role::o_weight || spec.role == Role::down_weight;
-            const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
-            const float deviation = 0.02f / (ends_branch ? std::sqrt(2.0f * static_cast<float>(L_)) : 1.0f);
-            const uint32_t tensor = name_hash(part.key);
-            for (size_t i = 0; i < elems; ++i) {
-                const float value = spec.matrix ? deviation * normal(seed_, tensor, i) : norm ? 1.0f : 0.0f;
-                if constexpr (sizeof(T) == sizeof(float))
-                    dst[i] = value;
-                else
-                    dst[i] = to_bf16(value);
+        const auto draw_groups = [&](size_t begin, size_t end) {
+            for (size_t group = begin; group < end; ++group) {
+                const std::array<float, 4> normal = normal4(seed_, tensor, group);
+                for (size_t i = 4 * group; i < std::min(4 * group + 4, elems); ++i)
+                    dst[i] = stored<T>(deviation * normal[i % 4]);
             }
-        }
+        };
+        if (files_)
+            pool.parallel_ranges(part.rows, std::max<size_t>(1, kPieceElems / spec.cols), read_rows);
+        else if (spec.matrix)
+            pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
+        else
+            std::fill(dst, dst + elems, stored<T>(norm ? 1.0f : 0.0f));
         dst += elems;
     }
+    inexact_elems_ += inexact;
 }
-template void BaseWeights::read<float>(const TensorSpec&, float*);
-template void BaseWeights::read<bf16>(const TensorSpec&, bf16*);
+template void BaseWeights::read<float>(const TensorSpec&, float*, ThreadPool&);
+template void BaseWeights::read<bf16>(const TensorSpec&, bf16*, ThreadPool&);
 
 }  // namespace slab::train

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/real.h"
+#include "kernels/thread_pool.h"
 #include "train/checkpoint_files.h"
 #include "train/model_config.h"
 #include "train/tensor_table.h"
@@ -25,9 +26,9 @@ class BaseWeights {
     // biases 0.
     static BaseWeights random(uint64_t seed, const ModelConfig& config);
 
-    // All parts of the tensor, in our orientation [rows, cols], into dst.
+    // All parts of the tensor, in our orientation [rows, cols], into dst; in pieces, on the pool's threads.
     template <class T>
-    void read(const TensorSpec& spec, T* dst);
+    void read(const TensorSpec& spec, T* dst, ThreadPool& pool);
 
     // Values that the build's number type could not hold exactly, over all reads so far (F16 into bf16).
     size_t inexact_elems() const { return inexact_elems_; }

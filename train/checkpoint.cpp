@@ -64,7 +64,7 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
         if (const int first = full_index[index_of(spec.role)]; first >= 0)
             std::copy_n(trained.data() + packed_offset[first], all.size(), all.data());
         else
-            context.weights.read(spec, all.data());
+            context.weights.read(spec, all.data(), model.compute().device().pool());
         size_t at = 0;
         for (const auto& part : spec.parts) {
             const size_t elems = part.rows * spec.cols;

@@ -80,7 +80,7 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
         const auto& specs = layout_.layer_specs[layer];
         for (const auto& spec : specs) {
             const int index = layout_.slab_index[layer][index_of(spec.role)];
-            weights.read(spec, reinterpret_cast<real*>(dst + layout_.slabs[layer].offset_bytes(index)));
+            weights.read(spec, reinterpret_cast<real*>(dst + layout_.slabs[layer].offset_bytes(index)), device_.pool());
         }
     };
     std::vector<int> resident = layout_.resident_frozen;
@@ -120,7 +120,8 @@ void Model::load_outer(BaseWeights& weights) {
         std::memset(staging.data(), 0, staging.bytes());
         for (const auto& spec : layout_.outer_specs)
             if (const int index = layout_.outer_slab_index[index_of(spec.role)]; index >= 0)
-                weights.read(spec, reinterpret_cast<real*>(staging.data() + layout_.outer_slab.offset_bytes(index)));
+                weights.read(spec, reinterpret_cast<real*>(staging.data() + layout_.outer_slab.offset_bytes(index)),
+                             device_.pool());
         copy_async(outer_weights_.data(), staging.data(), staging.bytes(), CopyKind::host_to_device, compute_);
         compute_.synchronize();
     }
@@ -147,7 +148,7 @@ void Model::load_trained(BaseWeights& weights) {
         const auto read_all = [&](const std::vector<TensorSpec>& specs, const std::array<int, kRoles>& full_index) {
             for (const auto& spec : specs)  // the parts of one tensor follow each other in the table
                 if (const int first = full_index[index_of(spec.role)]; first >= 0)
-                    weights.read(spec, packed.data() + packed_offset[first]);
+                    weights.read(spec, packed.data() + packed_offset[first], device_.pool());
         };
         read_all(layout_.outer_specs, layout_.outer_full_index);
         for (int l = 0; l < layout_.config.L; ++l) read_all(layout_.layer_specs[l], layout_.full_index[l]);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 
 #include "data/command_line.h"
@@ -89,9 +90,9 @@ void add_training_flags(CLI::App& app, TrainOptions& o) {
     app.add_option("--warmup-steps", o.warmup_steps, "the same as a number; -1: --warmup-ratio decides")->group(group);
     app.add_option("--weight-decay", o.weight_decay, "AdamW's")->group(group);
     app.add_option("--max-grad-norm", o.max_grad_norm, "clip the global gradient norm; 0: do not")->group(group);
-    app.add_option("--adam-beta1", o.adam_beta1, "")->group(group);
-    app.add_option("--adam-beta2", o.adam_beta2, "")->group(group);
-    app.add_option("--adam-epsilon", o.adam_epsilon, "")->group(group);
+    app.add_option("--adam-beta1", o.adam_beta1, "decay of the gradient average")->group(group);
+    app.add_option("--adam-beta2", o.adam_beta2, "decay of the squared gradient average")->group(group);
+    app.add_option("--adam-epsilon", o.adam_epsilon, "keeps AdamW's division finite")->group(group);
     app.add_option("--seed", o.seed, "of row order, adapter start, dropout and sampling")->group(group);
     app.add_option("--threads", o.threads, "CPU threads; 0: all cores (the bits do not depend on it)")->group(group);
 }
@@ -119,6 +120,15 @@ void add_run_flags(CLI::App& app, TrainOptions& o) {
         ->group(group);
     app.add_option("--sample-tokens", o.sample_tokens, "tokens to generate")->group(group);
     app.add_option("--sample-temperature", o.sample_temperature, "0: the likeliest token always")->group(group);
+}
+
+// Lines of options that were left empty say nothing, and an empty value would not pass the options' own checks.
+std::string without_unset(const std::string& toml) {
+    std::string kept;
+    std::istringstream in(toml);
+    for (std::string line; std::getline(in, line);)
+        if (!line.ends_with("=\"\"")) kept += line + "\n";
+    return kept;
 }
 
 // Numbers that parse but make no sense.
@@ -276,6 +286,7 @@ ModelLayout make_layout(const ModelConfig& config, ModelSettings settings, const
 std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* const* argv, std::ostream& out,
                                        std::ostream& err) {
     CLI::App app("Fine-tunes a GPT, its frozen layers streamed from host memory.", "train_gpt");
+    app.option_defaults()->always_capture_default();  // for --help and for config.toml
     app.set_config("--config", "", "run.toml with any of these flags; the command line wins")
         ->configurable(false)
         ->group("The run");
@@ -293,7 +304,7 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
         o.adapter = "none";
     }
     check_options(o);
-    o.config_toml = app.config_to_str(true, false);
+    o.config_toml = without_unset(app.config_to_str(true, false));
     return std::nullopt;
 }
 
