@@ -136,9 +136,9 @@ demo: all
 demo-short: all
 	dev/demo.sh --short
 endif
-ifneq ($(wildcard dev/bench_main.cpp),)
-bench: $(BUILD)/bench
-	$(BUILD)/bench
+ifneq ($(wildcard dev/bench_step_main.cpp),)
+bench: $(BUILD)/bench_step
+	$(BUILD)/bench_step
 endif
 ifneq ($(wildcard dev/gpu_report.sh),)
 gpu-report: all $(BUILD)/tests

@@ -33,7 +33,7 @@ void dropout_row(const Dropout<T>& a, size_t row) {
     const uint64_t sample = a.key.first_sample + row / a.T_len;
     const uint32_t token = static_cast<uint32_t>(row % a.T_len);
     const uint64_t key = a.key.seed ^ (sample >> 32 << 32);
-    const uint32_t where = (a.key.epoch * 65536u + static_cast<uint32_t>(a.key.layer)) * 32u + a.key.site;
+    const uint32_t where = static_cast<uint32_t>(a.key.layer) * 32u + a.key.site;
     const Acc<T> scale = 1 / (1 - static_cast<Acc<T>>(a.p));
     const size_t C = a.C;
     T* y = a.y + row * C;

@@ -1,9 +1,9 @@
-// Inverted dropout whose mask is a pure function of (seed, epoch, global sample, token, layer, site, channel): nothing
-// is stored, and backward, recomputation and any split into micro-batches see the same mask.
+// Inverted dropout whose mask is a pure function of (seed, global sample, token, layer, site, channel): nothing is
+// stored, and backward, recomputation and any split into micro-batches see the same mask.
 //
 // One Philox call gives the four channels c = 4 j .. 4 j + 3 of one token: key = seed, counter = (j, token,
-// sample's low 32 bits, (epoch * 65536 + layer) * 32 + site) with the sample's high bits xored into the key's upper
-// half.
+// sample's low 32 bits, layer * 32 + site) with the sample's high bits xored into the key's upper half. The sample
+// index counts on across epochs, so every epoch draws anew.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,6 @@ namespace slab {
 
 struct DropoutKey {
     uint64_t seed = 0;
-    uint32_t epoch = 0;
     uint64_t first_sample = 0;  // global sample index of the micro-batch's row b = 0; row b is first_sample + b
     int layer = 0;
     int site = 0;  // which module within the layer, < 32

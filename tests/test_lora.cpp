@@ -58,7 +58,7 @@ Problem<T> problem(int B, int T_len, int K, const std::vector<ModuleShape>& shap
         q.Bs.push_back(random_vector<T>(static_cast<size_t>(s.N) * s.r, ++seed + 10));
         q.dBs.push_back(random_vector<T>(static_cast<size_t>(s.N) * s.r, seed + 50));
     }
-    q.dropout = {.p = p, .T_len = T_len, .key = {.seed = 99, .epoch = 1, .first_sample = 12, .layer = 3}};
+    q.dropout = {.p = p, .T_len = T_len, .key = {.seed = 99, .first_sample = 12, .layer = 3}};
     return q;
 }
 

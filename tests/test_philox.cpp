@@ -53,8 +53,7 @@ TEST_SUITE("cpu") {
     TEST_CASE("dropout: an element is kept, scaled, where its own draw says so") {
         const int B = 2, T_len = 5, C = 37;  // C is no multiple of 4, nor of the kernel's inner width
         const float p = 0.3f;
-        const DropoutKey key{
-            .seed = 0x123456789abcdef0, .epoch = 3, .first_sample = 0x500000007, .layer = 11, .site = 6};
+        const DropoutKey key{.seed = 0x123456789abcdef0, .first_sample = 0x500000007, .layer = 11, .site = 6};
         const std::vector<double> x = random_vector(static_cast<size_t>(B) * T_len * C, 1);
         ThreadPool pool(2);
         const std::vector<double> y = dropped(x, B, T_len, C, p, key, pool);
@@ -87,16 +86,16 @@ TEST_SUITE("cpu") {
         }
     }
 
-    TEST_CASE("dropout: sample, epoch, layer, site, token and seed all matter") {
+    TEST_CASE("dropout: sample, layer, site, token and seed all matter") {
         const int T_len = 2, C = 64;
         const std::vector<float> ones(T_len * C, 1.0f);
         ThreadPool pool(1);
-        const DropoutKey key{.seed = 9, .epoch = 1, .first_sample = 4, .layer = 2, .site = 3};
+        const DropoutKey key{.seed = 9, .first_sample = 4, .layer = 2, .site = 3};
         const std::vector<float> base = dropped(ones, 1, T_len, C, 0.5f, key, pool);
         std::vector<DropoutKey> others(6, key);
         others[0].seed = 10;
         others[1].seed = 9 + (uint64_t{1} << 32);
-        others[2].epoch = 2;
+        others[2].first_sample = 5;
         others[3].first_sample = 4 + (uint64_t{1} << 32);
         others[4].layer = 3;
         others[5].site = 4;
@@ -123,7 +122,7 @@ TEST_SUITE("cpu") {
         const int B = 2, T_len = 20, C = 45;
         const size_t n = static_cast<size_t>(B) * T_len * C;
         ThreadPool one(1), two(2), five(5);
-        const DropoutKey key{.seed = 77, .epoch = 1, .first_sample = 3, .layer = 1, .site = 2};
+        const DropoutKey key{.seed = 77, .first_sample = 3, .layer = 1, .site = 2};
         std::vector<float> x = random_vector<float>(n, 3);
         const std::vector<float> y = dropped(x, B, T_len, C, 0.25f, key, one);
         CHECK(same_bits(dropped(x, B, T_len, C, 0.25f, key, two), y));

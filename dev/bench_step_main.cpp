@@ -1,0 +1,373 @@
+// Times one training step of a model given by its shape (random weights, no files), resident and streamed, in one run.
+//
+// Measures the matrix rate at the model's shapes, the link both ways, the resident step and where its time goes, and
+// the streamed step interleaved with it; prints DESIGN.md's floor beside the measured times. Resident and streamed
+// steps alternate, so what the machine does meanwhile falls on both. `make bench` runs it with the defaults: a
+// 30M-parameter model on the CPU, a 16-layer 4096-wide one on CUDA.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+#include <optional>
+
+#include "data/command_line.h"
+#include "kernels/matmul.h"
+#include "kernels/philox.h"
+#include "offload/stream_schedule.h"
+#include "train/options.h"
+#include "train/step_loop.h"
+#include "train/text.h"
+
+using namespace slab;
+using namespace slab::train;
+
+namespace {
+
+constexpr bool kGpu = kBackend == Backend::cuda;
+
+struct BenchOptions {
+    int hidden = kGpu ? 4096 : 512, intermediate = kGpu ? 11008 : 1376, layers = kGpu ? 16 : 8, heads = kGpu ? 32 : 8,
+        kv_heads = 0;
+    int vocab = kGpu ? 32000 : 8192, sequence_len = kGpu ? 2048 : 512, micro_batch_size = kGpu ? 1 : 4, lora_r = 16;
+    int steps = kGpu ? 10 : 5, warmup = 2, threads = 0;
+    double link_limit_gbps = 0;
+    OffloadFlags offload;
+};
+
+double median(std::vector<double> v) {
+    std::sort(v.begin(), v.end());
+    return v.size() % 2 ? v[v.size() / 2] : (v[v.size() / 2 - 1] + v[v.size() / 2]) / 2;
+}
+
+ModelConfig config_of(const BenchOptions& o) {
+    if (o.heads < 1 || o.hidden % o.heads != 0) throw std::runtime_error("--hidden must be a multiple of --heads");
+    ModelConfig c;
+    c.family = Family::llama;
+    c.C = o.hidden, c.I = o.intermediate, c.L = o.layers, c.NH = o.heads, c.NKV = o.kv_heads ? o.kv_heads : o.heads,
+    c.HD = o.hidden / o.heads;
+    c.V = o.vocab, c.max_positions = o.sequence_len;
+    c.tied_head = false;
+    if (c.L < 1 || c.V < 2 || c.I < 1 || c.NH % c.NKV != 0) throw std::runtime_error("this shape makes no model");
+    return c;
+}
+
+// The matrix products of a model: N outputs, K inputs, how often per step.
+struct Product {
+    const char* name;
+    size_t N, K, times;
+};
+
+std::vector<Product> products_of(const ModelConfig& c) {
+    const size_t C = c.C, I = c.I, L = c.L;
+    return {{"qkv", qkv_cols(c), C, L},
+            {"o", C, attn_cols(c), L},
+            {"gate, up", 2 * I, C, L},
+            {"down", C, I, L},
+            {"head", static_cast<size_t>(c.V), C, 1}};
+}
+
+// Operations of one step: every frozen product forward and for the input's gradient, adapters, causal attention. No
+// recomputation.
+double step_flops(const ModelConfig& c, size_t B, size_t T, size_t r) {
+    const double rows = static_cast<double>(B) * T;
+    double flops = 0;
+    for (const auto& p : products_of(c)) flops += 4 * rows * static_cast<double>(p.N) * p.K * p.times;
+    flops +=
+        6 * rows * r * c.L *
+        static_cast<double>(2 * c.C + 2 * attn_cols(c) + (qkv_cols(c) - attn_cols(c)) + 2 * c.C + 3 * c.I + 2 * c.C);
+    flops += (2 + 5) * rows * T * static_cast<double>(attn_cols(c)) * c.L;
+    return flops;
+}
+
+void fill_random(DeviceBuffer& buffer, Stream& stream) {
+    std::vector<real> values(buffer.bytes() / sizeof(real));
+    for (size_t i = 0; i < values.size(); i += 4) {
+        const PhiloxOut out = philox(7, static_cast<uint32_t>(i), 0, 0, 0);
+        for (size_t k = i; k < std::min(i + 4, values.size()); ++k) values[k] = to_real(uniform01(out.v[k - i]) - 0.5f);
+    }
+    copy_async(buffer.data(), values.data(), values.size() * sizeof(real), CopyKind::host_to_device, stream);
+    stream.synchronize();
+}
+
+// Median time of `work` over a few repetitions, by events on the stream.
+template <class F>
+double time_ms(Stream& stream, int repetitions, F&& work) {
+    Event start(stream.device(), true), end(stream.device(), true);
+    std::vector<double> times;
+    for (int i = 0; i < repetitions + 1; ++i) {
+        start.record(stream);
+        work();
+        end.record(stream);
+        end.synchronize();
+        if (i > 0) times.push_back(elapsed_ms(start, end));
+    }
+    return median(times);
+}
+
+// Floating-point operations per second over the step's own mix of products, forward and input gradient.
+double measure_matrix_rate(Device& device, const ModelConfig& c, size_t rows, int repetitions) {
+    Stream stream(device, "matrix rate", matmul_workspace_bytes());
+    double flops = 0, ms = 0;
+    std::printf("matrix products at %zu rows\n", rows);
+    for (const auto& p : products_of(c)) {
+        DeviceBuffer x(device, rows * p.K * sizeof(real), MemoryCategory::workspace, "x"),
+            w(device, p.N * p.K * sizeof(real), MemoryCategory::workspace, "w"),
+            y(device, rows * p.N * sizeof(real), MemoryCategory::workspace, "y");
+        fill_random(x, stream);
+        fill_random(w, stream);
+        const int N = static_cast<int>(p.N), K = static_cast<int>(p.K);
+        const double forward = time_ms(stream, repetitions, [&] {
+            matmul_forward(MatmulForward<real>{.y = y.as<real>(),
+                                               .x = x.as<real>(),
+                                               .w = w.as<real>(),
+                                               .bias = nullptr,
+                                               .add = nullptr,
+                                               .rows = rows,
+                                               .N = N,
+                                               .K = K,
+                                               .ld_y = p.N,
+                                               .ld_x = p.K},
+                           stream);
+        });
+        const double backward = time_ms(stream, repetitions, [&] {
+            matmul_backward_input(MatmulBackwardInput<real>{.dx = x.as<real>(),
+                                                            .dy = y.as<real>(),
+                                                            .w = w.as<real>(),
+                                                            .rows = rows,
+                                                            .N = N,
+                                                            .K = K,
+                                                            .ld_dx = p.K,
+                                                            .ld_dy = p.N},
+                                  stream);
+        });
+        const double once = 2.0 * static_cast<double>(rows) * p.N * p.K;
+        std::printf("  %-9s [%zu, %zu]  forward %8.3f ms  input gradient %8.3f ms  %7.1f GFLOP/s\n", p.name, p.N, p.K,
+                    forward, backward, 2 * once / (forward + backward) / 1e6);
+        flops += 2 * once * p.times;
+        ms += (forward + backward) * p.times;
+    }
+    std::printf("  in the step's mix: %.1f GFLOP/s, %.2f ms\n", flops / ms / 1e6, ms);
+    return flops / (ms * 1e-3);
+}
+
+struct Link {
+    double to_device_gbps, to_host_gbps;
+};
+
+Link measure_link(Device& device, size_t bytes, int repetitions) {
+    Stream stream(device, "link");
+    PinnedBuffer host(device, bytes, "link");
+    DeviceBuffer dev(device, bytes, MemoryCategory::workspace, "link");
+    const double in = time_ms(stream, repetitions,
+                              [&] { copy_async(dev.data(), host.data(), bytes, CopyKind::host_to_device, stream); });
+    const double out = time_ms(stream, repetitions,
+                               [&] { copy_async(host.data(), dev.data(), bytes, CopyKind::device_to_host, stream); });
+    return {static_cast<double>(bytes) / in / 1e6, static_cast<double>(bytes) / out / 1e6};
+}
+
+std::vector<MicroBatch> random_batch(const ModelConfig& c, const BenchOptions& o) {
+    MicroBatch batch;
+    batch.B = o.micro_batch_size, batch.T = o.sequence_len;
+    for (uint32_t i = 0; i < static_cast<uint32_t>(batch.B) * batch.T; ++i) {
+        batch.tokens.push_back(static_cast<int32_t>(philox(1, i, 0, 0, 0).v[0] % static_cast<uint32_t>(c.V)));
+        batch.targets.push_back(static_cast<int32_t>(philox(1, i, 1, 0, 0).v[0] % static_cast<uint32_t>(c.V)));
+    }
+    return {batch};
+}
+
+// One model with its device (an account of its own) and steps.
+struct Bench {
+    std::unique_ptr<Device> device;
+    ModelLayout layout;
+    std::unique_ptr<BaseWeights> weights;
+    std::unique_ptr<Model> model;
+    std::unique_ptr<StepLoop> loop;
+    std::vector<double> step_ms;
+
+    Bench(const ModelConfig& c, const BenchOptions& o, bool streamed, double copy_delay_us) {
+        ModelSettings s;
+        s.B = o.micro_batch_size, s.T = o.sequence_len;
+        s.lora = LoraSettings{.r = o.lora_r,
+                              .alpha = 32,
+                              .dropout = 0,
+                              .rslora = false,
+                              .target_modules = {"all-linear"},
+                              .layers_to_transform = {}};
+        OffloadFlags flags = o.offload;
+        flags.layer_offloading = streamed;
+        if (!streamed) flags.num_slots.clear(), flags.resident_layers.clear(), flags.num_prefetch = 1;
+        if (flags.recompute.empty()) flags.recompute = "none";
+        apply_offload_flags(s, flags, c.L);
+        device = std::make_unique<Device>(DeviceOptions{.threads = o.threads});
+        layout = make_layout(c, s, flags, device->memory().reserved_bytes(), device->memory().budget_bytes());
+        weights = std::make_unique<BaseWeights>(BaseWeights::random(1, c));
+        Model::Options options;
+        if (copy_delay_us > 0)
+            options.disturb = [copy_delay_us](Stream& stream) {
+                if (stream.name() == "transfer") delay_async(static_cast<int>(copy_delay_us), stream);
+            };
+        const auto start = std::chrono::steady_clock::now();
+        model = std::make_unique<Model>(*device, layout, *weights, options);
+        std::printf("%s model ready in %.2f s\n", streamed ? "streamed" : "resident",
+                    std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        // B starts at zero; a little noise makes the adapters' products those of a run under way.
+        std::vector<float> adapters = model->trained().read_weights(model->compute());
+        for (size_t i = 0; i < adapters.size(); ++i)
+            if (adapters[i] == 0)
+                adapters[i] = 0.01f * (uniform01(philox(3, static_cast<uint32_t>(i), 0, 0, 0).v[0]) - 0.5f);
+        model->trained().write_weights(adapters, model->compute());
+        loop = std::make_unique<StepLoop>(*model);
+    }
+
+    StepResult step(const std::vector<MicroBatch>& batch, bool keep) {
+        const StepSettings settings{
+            .adamw = {.learning_rate = 1e-5f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .weight_decay = 0},
+            .max_grad_norm = 1};
+        Event start(*device, true), end(*device, true);
+        start.record(model->compute());
+        loop->enqueue(batch, settings);
+        end.record(model->compute());
+        const StepResult result = loop->collect();
+        end.synchronize();
+        if (keep) step_ms.push_back(elapsed_ms(start, end));
+        return result;
+    }
+};
+
+// Times of the resident step's parts, from a trace of one step.
+offload::PassTimes resident_parts(Bench& bench, const std::vector<MicroBatch>& batch, double step_ms) {
+    const size_t L = static_cast<size_t>(bench.layout.config.L);
+    bench.model->offload().set_trace(true);
+    bench.step(batch, false);
+    std::vector<offload::TraceBox> visits;
+    for (const auto& box : bench.model->offload().trace())
+        if (box.kind == offload::TraceBox::Kind::visit) visits.push_back(box);
+    bench.model->offload().set_trace(false);
+    std::sort(visits.begin(), visits.end(), [](const auto& a, const auto& b) { return a.start_ms < b.start_ms; });
+    if (visits.size() != 2 * L) throw std::logic_error("the trace does not hold two visits of every layer");
+    const auto length = [&](size_t i) { return visits[i].end_ms - visits[i].start_ms; };
+    offload::PassTimes t{};
+    for (size_t i = 0; i < L; ++i) t.forward_ms += length(i), t.backward_ms += length(L + i);
+    t.forward_first_ms = length(0), t.forward_last_ms = length(L - 1);
+    t.backward_first_ms = length(L), t.backward_last_ms = length(2 * L - 1);
+    t.head_ms = visits[L].start_ms - visits[L - 1].end_ms;
+    t.optimizer_ms = std::max(0.0, step_ms - t.forward_ms - t.backward_ms - t.head_ms);
+    return t;
+}
+
+void print_profile(Bench& bench, const std::vector<MicroBatch>& batch) {
+    bench.model->compute().set_profiling(true);
+    bench.step(batch, false);
+    const auto profile = bench.model->compute().profile_ms();
+    bench.model->compute().set_profiling(false);
+    std::vector<std::pair<std::string, double>> rows(profile.begin(), profile.end());
+    std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    double all = 0, products = 0;
+    for (const auto& [name, ms] : rows) {
+        all += ms;
+        if (name.starts_with("matmul")) products += ms;
+    }
+    std::printf("where the resident step's time goes (matrix products %.1f%%)\n", 100 * products / all);
+    for (const auto& [name, ms] : rows)
+        if (ms > 0.002 * all) std::printf("  %-28s %9.3f ms  %5.1f%%\n", name.c_str(), ms, 100 * ms / all);
+}
+
+void run(const BenchOptions& o) {
+    const ModelConfig c = config_of(o);
+    const size_t rows = static_cast<size_t>(o.micro_batch_size) * o.sequence_len;
+    std::printf("%s\n", describe(c).c_str());
+    double rate = 0;
+    Link link{};
+    double copy_delay_us = 0;
+    {
+        Device device({.threads = o.threads});
+        std::printf("%s, %s, B %d, T %d, LoRA r %d on all linear layers\n", device.name().c_str(), kPrecision,
+                    o.micro_batch_size, o.sequence_len, o.lora_r);
+        rate = measure_matrix_rate(device, c, rows, kGpu ? 10 : 3);
+        const size_t slab_bytes =
+            layer_tensors(c, 0).empty()
+                ? 0
+                : static_cast<size_t>((parameter_count(c) - 2 * static_cast<size_t>(c.V) * c.C) / c.L) * sizeof(real);
+        link = measure_link(device, slab_bytes, kGpu ? 10 : 5);
+        std::printf("link at one slab of %s: %.1f GB/s to the device, %.1f GB/s back\n", bytes_text(slab_bytes).c_str(),
+                    link.to_device_gbps, link.to_host_gbps);
+        if (o.link_limit_gbps > 0 && o.link_limit_gbps < link.to_device_gbps) {
+            copy_delay_us = static_cast<double>(slab_bytes) * 1e-3 * (1 / o.link_limit_gbps - 1 / link.to_device_gbps);
+            std::printf("link emulated at %.1f GB/s: %.0f us of delay before each copy\n", o.link_limit_gbps,
+                        copy_delay_us);
+        }
+    }
+    const std::vector<MicroBatch> batch = random_batch(c, o);
+    Bench resident(c, o, false, 0), streamed(c, o, true, copy_delay_us);
+    for (int i = 0; i < o.warmup; ++i) {
+        const StepResult a = resident.step(batch, false), b = streamed.step(batch, false);
+        if (a.loss != b.loss || a.grad_norm != b.grad_norm)
+            throw std::runtime_error(
+                format_text("streamed differs from resident: loss %.9g and %.9g, norm %.9g and %.9g", a.loss, b.loss,
+                            a.grad_norm, b.grad_norm));
+    }
+    streamed.model->offload().reset_stats();
+    for (int i = 0; i < o.steps; ++i) resident.step(batch, true), streamed.step(batch, true);
+    const offload::OffloadStats stats = streamed.model->offload().stats();
+    const double resident_ms = median(resident.step_ms), streamed_ms = median(streamed.step_ms);
+    std::vector<double> ratios;
+    for (int i = 0; i < o.steps; ++i) ratios.push_back(streamed.step_ms[i] / resident.step_ms[i]);
+
+    offload::PassTimes parts = resident_parts(resident, batch, resident_ms);
+    const int N = static_cast<int>(streamed.layout.streamed.size()), R = streamed.layout.slots;
+    const double copied_gbps = copy_delay_us > 0 ? o.link_limit_gbps : link.to_device_gbps;
+    parts.copy_ms = static_cast<double>(streamed.layout.slot_bytes) / copied_gbps / 1e6;
+    const double floor = offload::floor_ms(parts, N, R);
+    const double flops = step_flops(c, o.micro_batch_size, o.sequence_len, o.lora_r);
+    std::printf(
+        "resident step %.2f ms (f %.2f x %d, head %.2f, b %.2f x %d, rest %.2f)  %s tok/s  %.1f%% of the measured "
+        "matrix rate\n",
+        resident_ms, parts.forward_ms / c.L, c.L, parts.head_ms, parts.backward_ms / c.L, c.L, parts.optimizer_ms,
+        count_text(static_cast<uint64_t>(static_cast<double>(rows) / resident_ms * 1e3)).c_str(),
+        100 * flops / (resident_ms * 1e-3) / rate);
+    std::printf("streamed step %.2f ms  %s tok/s  N %d, R %d, P %d  copy %.2f ms a slab%s\n", streamed_ms,
+                count_text(static_cast<uint64_t>(static_cast<double>(rows) / streamed_ms * 1e3)).c_str(), N, R,
+                streamed.layout.settings.num_prefetch, parts.copy_ms, copy_delay_us > 0 ? " (emulated link)" : "");
+    std::printf("floor %.2f ms, streamed / floor %.3f; streamed / resident %.3f (median of interleaved pairs)\n", floor,
+                streamed_ms / floor, median(ratios));
+    std::printf("moved %.1f slabs a step, %s back; waiting %.1f%%\n", static_cast<double>(stats.slabs_in) / o.steps,
+                bytes_text(stats.bytes_out).c_str(),
+                100 * stats.wait_ms / std::accumulate(streamed.step_ms.begin(), streamed.step_ms.end(), 0.0));
+    for (Bench* bench : {&resident, &streamed})
+        std::printf("%s peak device memory %s, planned %s\n", bench == &resident ? "resident" : "streamed",
+                    bytes_text(bench->device->memory().peak_bytes()).c_str(),
+                    bytes_text(bench->device->memory().reserved_bytes() + bench->layout.device_bytes()).c_str());
+    print_profile(resident, batch);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    BenchOptions o;
+    CLI::App app("Times a training step of a model of the given shape, resident and streamed.", "bench_step");
+    app.option_defaults()->always_capture_default();
+    app.add_option("--hidden", o.hidden, "C");
+    app.add_option("--intermediate", o.intermediate, "MLP width");
+    app.add_option("--layers", o.layers, "L");
+    app.add_option("--heads", o.heads, "query heads");
+    app.add_option("--kv-heads", o.kv_heads, "key/value heads; 0: as many as heads");
+    app.add_option("--vocab", o.vocab, "V");
+    app.add_option("--sequence-len", o.sequence_len, "T");
+    app.add_option("--micro-batch-size", o.micro_batch_size, "B");
+    app.add_option("--lora-r", o.lora_r, "LoRA rank, on all linear layers");
+    app.add_option("--steps", o.steps, "timed pairs of steps")->check(CLI::Range(1, 10000));
+    app.add_option("--warmup", o.warmup, "pairs before them")->check(CLI::Range(1, 1000));
+    app.add_option("--threads", o.threads, "CPU threads; 0: all cores");
+    app.add_option("--link-limit", o.link_limit_gbps, "emulate a link of this many GB/s by delaying copies");
+    add_offload_flags(app, o.offload);
+    if (const auto code = data::parse_command_line(app, argc, argv, std::cout, std::cerr)) return *code;
+    try {
+        run(o);
+        return 0;
+    } catch (const std::exception& error) {
+        std::cerr << "bench_step: " << error.what() << "\n";
+        return 1;
+    }
+}
