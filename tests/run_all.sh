@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs build/tests and every other script of this folder, and closes with one line that sums them up.
+# Runs build/tests and every tests/*_test.sh, and closes with one line that sums them up.
 #
 # A script is called with the build directory as its argument and ends with its own line `N passed, N failed, N skipped`.
 # One without that line, or with a bad exit status and no failure counted, counts as one failure: nothing fails silently.
@@ -27,8 +27,7 @@ run() {
 }
 
 run "$build/tests"
-for script in tests/*.sh; do
-    [ "$script" = tests/run_all.sh ] && continue
+for script in tests/*_test.sh; do
     echo "== $script"
     run "$script" "$build"
 done
