@@ -13,7 +13,9 @@ NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nv
 GPU_ARCHS := $(shell nvidia-smi -L >/dev/null 2>&1 && \
                      nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sort -un)
 BACKEND   ?= $(if $(and $(NVCC),$(GPU_ARCHS)),cuda,cpu)
-CUDA_ARCHS ?= $(or $(GPU_ARCHS),80 90)
+# Hopper's own instructions need the target 90a. CUDA_PTX: also PTX of this capability, for cards yet to come.
+CUDA_ARCHS ?= $(patsubst 90,90a,$(or $(GPU_ARCHS),80 90))
+CUDA_PTX   ?=
 
 ifeq ($(filter $(BACKEND),cpu cuda),)
 $(error BACKEND=$(BACKEND): cpu or cuda wanted)
@@ -146,7 +148,7 @@ gpu-report: all $(BUILD)/tests
 endif
 
 fat:
-	$(MAKE) BACKEND=cuda BUILD=build-fat CUDA_ARCHS="80 86 89 90 100 120" all
+	$(MAKE) BACKEND=cuda BUILD=build-fat CUDA_ARCHS="80 86 89 90a 100 120" CUDA_PTX=120 all
 
 source-hash:
 	@find kernels offload train -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | \
