@@ -13,8 +13,8 @@ NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nv
 GPU_ARCHS := $(shell nvidia-smi -L >/dev/null 2>&1 && \
                      nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sort -un)
 BACKEND   ?= $(if $(and $(NVCC),$(GPU_ARCHS)),cuda,cpu)
-# Hopper's own instructions need the target 90a. CUDA_PTX: also PTX of this capability, for cards yet to come.
-CUDA_ARCHS ?= $(patsubst 90,90a,$(or $(GPU_ARCHS),80 90))
+# CUDA_PTX: also PTX of this capability, for cards yet to come.
+CUDA_ARCHS ?= $(or $(GPU_ARCHS),80 90)
 CUDA_PTX   ?=
 
 ifeq ($(filter $(BACKEND),cpu cuda),)
@@ -52,6 +52,7 @@ endif
 ifeq ($(BACKEND),cuda)
 override BLAS := none
 NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xcompiler -Wall,-Wextra --expt-relaxed-constexpr \
+             $(foreach a,$(CUDA_PTX),-gencode arch=compute_$a,code=compute_$a) \
              $(foreach a,$(CUDA_ARCHS:90=90a),-gencode arch=compute_$a,code=sm_$a)  # 90a: Hopper's own instructions
 CPPFLAGS += -I$(CUDA_HOME)/include -DSLABSTREAM_CUDA $(if $(filter bf16,$(PRECISION)),-DSLABSTREAM_BF16)
 LDLIBS   += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart
@@ -148,7 +149,7 @@ gpu-report: all $(BUILD)/tests
 endif
 
 fat:
-	$(MAKE) BACKEND=cuda BUILD=build-fat CUDA_ARCHS="80 86 89 90a 100 120" CUDA_PTX=120 all
+	$(MAKE) BACKEND=cuda BUILD=build-fat CUDA_ARCHS="80 86 89 90 100 120" CUDA_PTX=120 all
 
 source-hash:
 	@find kernels offload train -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | \
