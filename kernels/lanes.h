@@ -15,12 +15,6 @@ template <class A>
 struct Lanes {
     typedef A Vector __attribute__((vector_size(32)));
     static constexpr size_t width = 32 / sizeof(A), count = 2 * width;
-
-    static Vector load(const A* x /*[width]*/) {
-        Vector v;
-        std::memcpy(&v, x, sizeof v);
-        return v;
-    }
 };
 
 // sum of term(i) for i < n
@@ -32,8 +26,11 @@ inline A lane_sum(size_t n, Term term) {
     for (; i + L::count <= n; i += L::count) {
         A terms[L::count];
         for (size_t j = 0; j < L::count; ++j) terms[j] = term(i + j);
-        low += L::load(terms);
-        high += L::load(terms + L::width);
+        typename L::Vector a, b;
+        std::memcpy(&a, terms, sizeof a);
+        std::memcpy(&b, terms + L::width, sizeof b);
+        low += a;
+        high += b;
     }
     A sum = 0;
     for (size_t j = 0; j < L::width; ++j) sum += low[j];
@@ -50,7 +47,9 @@ inline A lane_max(const A* x /*[n]*/, size_t n, A least) {
     for (size_t j = 0; j < L::width; ++j) low[j] = high[j] = least;
     size_t i = 0;
     for (; i + L::count <= n; i += L::count) {
-        const typename L::Vector a = L::load(x + i), b = L::load(x + i + L::width);
+        typename L::Vector a, b;
+        std::memcpy(&a, x + i, sizeof a);
+        std::memcpy(&b, x + i + L::width, sizeof b);
         low = a > low ? a : low;
         high = b > high ? b : high;
     }
