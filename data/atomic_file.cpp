@@ -127,14 +127,15 @@ void sync_tree(const fs::path& root) {
     sync_path(root, O_DIRECTORY);
 }
 
-// The directory `final_path` away under a temporary name, locked so that no cleaner takes it for a leftover.
-std::pair<fs::path, int> rename_away(const fs::path& final_path) {
+// The directory `final_path` away under a temporary name, locked so that no cleaner takes it for a leftover. `separator`
+// decides what a cleaner does once the lock is gone: with old_mark it puts the directory back, with "-" it deletes it.
+std::pair<fs::path, int> rename_away(const fs::path& final_path, std::string_view separator) {
     const int fd = retry_interrupted([&] { return open(final_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-    if (fd < 0) fail(errno, final_path, "open the directory that shall be replaced");
+    if (fd < 0) fail(errno, final_path, "open the directory that shall go");
     try_lock(fd);
     for (size_t attempt = 0; attempt < 100000; ++attempt) {
         const fs::path away =
-            final_path.parent_path() / temporary_name(attempt, old_mark, final_path.filename().string());
+            final_path.parent_path() / temporary_name(attempt, separator, final_path.filename().string());
         std::error_code ignored;
         if (fs::exists(fs::symlink_status(away, ignored))) continue;
         if (rename(final_path.c_str(), away.c_str()) == 0) return {away, fd};
@@ -269,7 +270,7 @@ void AtomicDirectory::commit() {
     sync_tree(staging_path_);
     std::error_code ignored;
     std::pair<fs::path, int> old{{}, -1};
-    if (fs::exists(fs::symlink_status(final_path_, ignored))) old = rename_away(final_path_);
+    if (fs::exists(fs::symlink_status(final_path_, ignored))) old = rename_away(final_path_, old_mark);
     if (rename(staging_path_.c_str(), final_path_.c_str()) != 0) {
         const int error = errno;
         if (old.second >= 0) {
@@ -284,6 +285,14 @@ void AtomicDirectory::commit() {
         fs::remove_all(old.first, ignored);
         close(old.second);
     }
+}
+
+void remove_directory_atomically(const fs::path& directory) {
+    const auto [away, fd] = rename_away(directory, "-");
+    std::error_code error;
+    fs::remove_all(away, error);
+    close(fd);
+    if (error) fail(error.value(), directory, "delete all of it");
 }
 
 size_t remove_stale_temporaries(const fs::path& directory) {

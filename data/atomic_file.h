@@ -65,6 +65,10 @@ class AtomicDirectory {
     bool committed_ = false;
 };
 
+// Deletes a directory and everything in it. It is renamed to a temporary's name first, so that a run killed in the middle
+// leaves no half-empty directory under a name that means something.
+void remove_directory_atomically(const std::filesystem::path& directory);
+
 // Deletes what killed runs left in `directory` (not below it) and returns how many leftovers there were. Work in
 // progress, of this process or another, is left alone. A missing directory has no leftovers.
 size_t remove_stale_temporaries(const std::filesystem::path& directory);

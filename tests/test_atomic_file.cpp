@@ -230,6 +230,23 @@ TEST_SUITE("cpu") {
         }
     }
 
+    TEST_CASE("deleting a directory: all of it, and a deleter killed in the middle leaves only what is cleaned up") {
+        FreshDirectory dir;
+        fs::create_directories(dir.path / "checkpoint-7" / "deep");
+        write_file_atomically(dir.path / "checkpoint-7" / "deep" / "w", "x");
+        write_file_atomically(dir.path / "beside", "y");
+        remove_directory_atomically(dir.path / "checkpoint-7");
+        CHECK(names_in(dir.path) == std::vector<std::string>{"beside"});
+        CHECK_THROWS_AS(remove_directory_atomically(dir.path / "checkpoint-7"), std::runtime_error);
+        CHECK_THROWS_AS(remove_directory_atomically(dir.path / "beside"), std::runtime_error);
+        CHECK(content(dir.path / "beside") == "y");
+        // A link goes, what it leads to stays.
+        fs::create_directories(dir.path / "elsewhere");
+        fs::create_directory_symlink(dir.path / "elsewhere", dir.path / "checkpoint-8");
+        remove_directory_atomically(dir.path / "checkpoint-8");
+        CHECK(names_in(dir.path).size() == 2);
+    }
+
     TEST_CASE("stale temporaries: names that only look alike are the user's") {
         FreshDirectory dir;
         const std::vector<std::string> names = {".tmp-",

@@ -173,7 +173,8 @@ std::optional<fs::path> last_checkpoint(const fs::path& output_dir) {
 void prune_checkpoints(const fs::path& output_dir, int64_t keep) {
     if (keep <= 0) return;
     auto found = checkpoints_in(output_dir);
-    for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i) fs::remove_all(found[i].second);
+    for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i)
+        data::remove_directory_atomically(found[i].second);
 }
 
 }  // namespace slab::train
