@@ -127,8 +127,9 @@ void sync_tree(const fs::path& root) {
     sync_path(root, O_DIRECTORY);
 }
 
-// The directory `final_path` away under a temporary name, locked so that no cleaner takes it for a leftover. `separator`
-// decides what a cleaner does once the lock is gone: with old_mark it puts the directory back, with "-" it deletes it.
+// The directory `final_path` away under a temporary name, locked so that no cleaner takes it for a leftover.
+// `separator` decides what a cleaner does once the lock is gone: with old_mark it puts the directory back, with "-" it
+// deletes it.
 std::pair<fs::path, int> rename_away(const fs::path& final_path, std::string_view separator) {
     const int fd = retry_interrupted([&] { return open(final_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) fail(errno, final_path, "open the directory that shall go");

@@ -65,8 +65,8 @@ class AtomicDirectory {
     bool committed_ = false;
 };
 
-// Deletes a directory and everything in it. It is renamed to a temporary's name first, so that a run killed in the middle
-// leaves no half-empty directory under a name that means something.
+// Deletes a directory and everything in it. It is renamed to a temporary's name first, so that a run killed in the
+// middle leaves no half-empty directory under a name that means something.
 void remove_directory_atomically(const std::filesystem::path& directory);
 
 // Deletes what killed runs left in `directory` (not below it) and returns how many leftovers there were. Work in
