@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(Dropout<real> a, floa
     const size_t row = blockIdx.x;
     const uint64_t sample = a.key.first_sample + row / a.T_len;
     const uint64_t key = a.key.seed ^ (sample >> 32 << 32);
-    const uint32_t where = (a.key.epoch * 65536u + static_cast<uint32_t>(a.key.layer)) * 32u + a.key.site;
+    const uint32_t where = static_cast<uint32_t>(a.key.layer) * 32u + a.key.site;
     const PhiloxOut out = philox(key, draw, static_cast<uint32_t>(row % a.T_len), static_cast<uint32_t>(sample), where);
     const size_t at = row * a.C + first;
 #pragma unroll
