@@ -29,11 +29,13 @@ size_t attention_backward_workspace_bytes(int, int, int, int, int) {
 }
 
 void attention_forward(const AttentionForward<real>& a, Stream& stream) {
+    const OpScope scope(stream, "attention_forward");
     check(a);
     CUDA_CHECK(attn::forward(a, native(stream)));
 }
 
 void attention_backward(const AttentionBackward<real>& a, Stream& stream) {
+    const OpScope scope(stream, "attention_backward");
     check(a);
     CUDA_CHECK(attn::backward(a, native(stream)));
 }
