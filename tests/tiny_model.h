@@ -1,0 +1,297 @@
+// Models small enough that a test trains hundreds of them: one of each family, with odd sizes and everything that the
+// families differ in, written as Hugging Face files with weights that leave no term near zero.
+//
+// All numbers are functions of the seeds given, so a failure repeats. Two runs are compared bit by bit, and the first
+// difference is reported with the tensor's name and coordinates.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/cross_entropy.h"
+#include "tests/gradient_check.h"
+#include "tests/temporary_files.h"
+#include "train/base_weights.h"
+#include "train/model.h"
+#include "train/safetensors.h"
+#include "train/step_loop.h"
+
+namespace slab::test {
+
+inline const std::vector<std::string>& tiny_families() {
+    static const std::vector<std::string> names = {"gpt2", "llama", "qwen2", "qwen3"};
+    return names;
+}
+
+// gpt2: tied. llama: untied, llama3 rotary scaling, every bias. qwen2: tied. qwen3: untied, head size apart from C /
+// NH.
+inline train::ModelConfig tiny_config(const std::string& family, int L = 5) {
+    train::ModelConfig c;
+    c.L = L;
+    c.max_positions = 40;
+    if (family == "gpt2") {
+        c.family = train::Family::gpt2;
+        c.norm = train::NormKind::layer_norm;
+        c.activation = train::Activation::gelu_tanh;
+        c.norm_eps = 1e-5f;
+        c.learned_positions = c.qkv_bias = c.o_bias = c.mlp_bias = c.tied_head = true;
+        c.rotary = false;
+        c.C = 20, c.NH = c.NKV = 4, c.HD = 5, c.I = 27, c.V = 41;
+    } else if (family == "llama") {
+        c.family = train::Family::llama;
+        c.qkv_bias = c.o_bias = c.mlp_bias = true;
+        c.C = 18, c.NH = 3, c.NKV = 1, c.HD = 6, c.I = 23, c.V = 53;
+        c.rope_theta = 300;
+        c.rope_scaling = {true, 8, 1, 4, 16};
+    } else if (family == "qwen2") {
+        c.family = train::Family::qwen2;
+        c.qkv_bias = c.tied_head = true;
+        c.C = 16, c.NH = 4, c.NKV = 2, c.HD = 4, c.I = 21, c.V = 37;
+    } else if (family == "qwen3") {
+        c.family = train::Family::qwen3;
+        c.qk_norm = true;
+        c.C = 17, c.NH = 4, c.NKV = 2, c.HD = 6, c.I = 19, c.V = 61;
+    } else {
+        throw std::logic_error("no tiny model of family " + family);
+    }
+    return c;
+}
+
+inline std::vector<train::TensorSpec> all_tensors(const train::ModelConfig& config) {
+    std::vector<train::TensorSpec> all = train::outer_tensors(config);
+    for (int l = 0; l < config.L; ++l)
+        for (auto& spec : train::layer_tensors(config, l)) all.push_back(std::move(spec));
+    return all;
+}
+
+// config.json and model.safetensors. scale multiplies the matrices of the layers.
+inline void write_tiny_model(const std::filesystem::path& directory, const train::ModelConfig& config,
+                             unsigned seed = 1, double scale = 1) {
+    train::SafetensorsWriter writer;
+    std::vector<std::vector<float>> values;
+    const auto specs = all_tensors(config);
+    for (const auto& spec : specs) {
+        const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
+        const bool outer = spec.role >= train::Role::token_embedding;
+        const double spread = spec.matrix ? (outer ? 0.5 : 0.35 * scale) : 0.2;
+        for (const auto& part : spec.parts) {
+            auto& v = values.emplace_back(random_vector<float>(part.rows * spec.cols, ++seed, -spread, spread));
+            if (norm)
+                for (float& x : v) x += 1;
+        }
+    }
+    size_t next = 0;
+    for (const auto& spec : specs)
+        for (const auto& part : spec.parts) {
+            using Shape = std::vector<size_t>;
+            writer.add(part.key,
+                       !spec.matrix      ? Shape{part.rows}
+                       : spec.transposed ? Shape{spec.cols, part.rows}
+                                         : Shape{part.rows, spec.cols},
+                       values[next++].data());
+        }
+    writer.write(directory / "model.safetensors");
+    train::write_model_config(config, directory / "config.json");
+}
+
+struct TinyBase {
+    train::ModelConfig config;
+    FreshDirectory files;
+    explicit TinyBase(const std::string& family, int L = 5) : TinyBase(tiny_config(family, L)) {}
+    explicit TinyBase(const train::ModelConfig& c) : config(c) { write_tiny_model(files.path, config); }
+    train::BaseWeights weights() const { return train::BaseWeights::from_files(files.path, config); }
+};
+
+inline train::LoraSettings tiny_lora(int r = 3, float dropout = 0) {
+    return {.r = r,
+            .alpha = 7,
+            .dropout = dropout,
+            .rslora = false,
+            .target_modules = {"all-linear"},
+            .layers_to_transform = {}};
+}
+
+// Rows of B = 2, T = 9; LoRA unless freeze_layers is given.
+inline train::ModelSettings tiny_settings(float dropout = 0) {
+    train::ModelSettings s;
+    s.B = 2;
+    s.T = 9;
+    s.lora = tiny_lora(3, dropout);
+    return s;
+}
+inline train::ModelSettings tiny_full_settings(int freeze_layers = 0) {
+    train::ModelSettings s;
+    s.B = 2;
+    s.T = 9;
+    s.freeze_layers = freeze_layers;
+    return s;
+}
+inline train::ModelSettings streamed(train::ModelSettings s, int P, int R, std::vector<int> residents = {},
+                                     train::Recompute recompute = train::Recompute::block) {
+    s.layer_offloading = true;
+    s.num_prefetch = P;
+    s.num_slots = R;
+    s.resident_layers = std::move(residents);
+    s.recompute = recompute;
+    return s;
+}
+
+struct BatchShape {
+    int B = 2, T = 9;
+    double masked = 0.3;  // share of the places without a target; one always has one
+    bool documents = false;
+    uint64_t first_sample = 0;
+};
+
+inline train::MicroBatch tiny_batch(const train::ModelConfig& config, const BatchShape& shape, unsigned seed) {
+    std::mt19937 random(seed);
+    const auto chance = [&](double p) { return random() < p * 0x1p32; };
+    train::MicroBatch batch;
+    batch.B = shape.B;
+    batch.T = shape.T;
+    batch.first_sample = shape.first_sample;
+    const auto token = [&] { return static_cast<int32_t>(random() % static_cast<unsigned>(config.V)); };
+    for (int b = 0; b < shape.B; ++b) {
+        int32_t doc_start = 0;
+        for (int t = 0; t < shape.T; ++t) {
+            if (shape.documents && t > 0 && chance(0.25)) {
+                doc_start = t;
+                batch.targets.back() = kIgnoreTarget;  // the first token of a document is no target
+            }
+            batch.tokens.push_back(token());
+            batch.targets.push_back(chance(shape.masked) ? kIgnoreTarget : token());
+            if (shape.documents) batch.doc_start.push_back(doc_start);
+        }
+    }
+    if (batch.target_count() == 0) batch.targets.back() = token();
+    return batch;
+}
+
+// A model with all that it needs.
+struct TinyRun {
+    Device device;
+    train::BaseWeights weights;
+    train::ModelLayout layout;
+    train::Model model;
+    train::StepLoop loop;
+    TinyRun(const TinyBase& base, const train::ModelSettings& settings, const train::Model::Options& options = {},
+            size_t budget_bytes = 0)
+        : device({.threads = 2, .budget_bytes = budget_bytes}),
+          weights(base.weights()),
+          layout(train::make_layout(base.config, settings)),
+          model(device, layout, weights, options),
+          loop(model) {}
+};
+
+inline train::StepSettings tiny_step(bool update = true) {
+    return {.adamw = {.learning_rate = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-8f, .weight_decay = 0.02f},
+            .max_grad_norm = 0.5f,
+            .update = update};
+}
+
+// The data of step number `step`: micro-batches of changing shape, masks and documents.
+inline std::vector<train::MicroBatch> tiny_step_data(const train::ModelConfig& config, int step, int micro_batches) {
+    std::vector<train::MicroBatch> batches;
+    uint64_t sample = static_cast<uint64_t>(step) * static_cast<uint64_t>(micro_batches) * 2;
+    for (int i = 0; i < micro_batches; ++i, sample += 2)
+        batches.push_back(tiny_batch(config,
+                                     {.B = 2,
+                                      .T = (step + i) % 2 == 0 ? 9 : 7,
+                                      .masked = i == 0 ? 0.2 : 0.6,
+                                      .documents = (step + i) % 3 == 1,
+                                      .first_sample = sample},
+                                     static_cast<unsigned>(1000 * step + i)));
+    return batches;
+}
+
+// All that a stretch of training leaves behind.
+struct Outcome {
+    std::vector<double> losses;             // a step each
+    std::vector<float> grad_norms;          // a step each
+    std::vector<std::vector<float>> grads;  // a step each, table order, not clipped
+    std::vector<float> weights, exp_avg, exp_avg_sq;
+};
+
+// Steps first_step .. first_step + steps - 1, added to the outcome.
+inline void train_steps(Outcome& outcome, TinyRun& run, int first_step, int steps, int micro_batches = 2) {
+    for (int step = first_step; step < first_step + steps; ++step) {
+        run.loop.enqueue(tiny_step_data(run.layout.config, step, micro_batches), tiny_step());
+        const train::StepResult result = run.loop.collect();
+        REQUIRE(std::isfinite(result.loss));
+        REQUIRE_FALSE(result.skipped);
+        outcome.losses.push_back(result.loss);
+        outcome.grad_norms.push_back(result.grad_norm);
+        outcome.grads.push_back(run.model.trained().read_grads(run.model.compute()));
+    }
+    outcome.weights = run.model.trained().read_weights(run.model.compute());
+    outcome.exp_avg = run.model.trained().read_exp_avg(run.model.compute());
+    outcome.exp_avg_sq = run.model.trained().read_exp_avg_sq(run.model.compute());
+}
+inline Outcome train_steps(TinyRun& run, int steps, int micro_batches = 2) {
+    Outcome outcome;
+    train_steps(outcome, run, 0, steps, micro_batches);
+    return outcome;
+}
+
+// The first element whose bits differ, with tensor and coordinates; empty when there is none. Packed in table order.
+inline std::string first_difference(const train::TrainedTable& table, const std::vector<float>& got,
+                                    const std::vector<float>& want) {
+    if (got.size() != want.size() || got.size() != table.parameter_count()) return "sizes differ";
+    size_t at = 0;
+    for (const auto& t : table.tensors())
+        for (size_t i = 0; i < t.elems(); ++i, ++at)
+            if (std::memcmp(&got[at], &want[at], sizeof(float)) != 0)
+                return t.key + " [" + std::to_string(i / t.cols) + ", " + std::to_string(i % t.cols) +
+                       "]: " + std::to_string(got[at]) + ", wanted " + std::to_string(want[at]);
+    return "";
+}
+inline std::string first_difference(const train::TrainedTable& table, const Outcome& got, const Outcome& want) {
+    if (got.losses.size() != want.losses.size()) return "numbers of steps differ";
+    for (size_t step = 0; step < want.losses.size(); ++step) {
+        const std::string where = "step " + std::to_string(step) + ": ";
+        if (std::memcmp(&got.losses[step], &want.losses[step], sizeof(double)) != 0)
+            return where + "loss " + std::to_string(got.losses[step]) + ", wanted " + std::to_string(want.losses[step]);
+        const std::string gradient = first_difference(table, got.grads[step], want.grads[step]);
+        if (!gradient.empty()) return where + "gradient of " + gradient;
+        if (std::memcmp(&got.grad_norms[step], &want.grad_norms[step], sizeof(float)) != 0)
+            return where + "gradient norm " + std::to_string(got.grad_norms[step]) + ", wanted " +
+                   std::to_string(want.grad_norms[step]);
+    }
+    for (const auto& [name, a, b] :
+         {std::tuple("weight ", &got.weights, &want.weights), std::tuple("exp_avg of ", &got.exp_avg, &want.exp_avg),
+          std::tuple("exp_avg_sq of ", &got.exp_avg_sq, &want.exp_avg_sq)})
+        if (const std::string difference = first_difference(table, *a, *b); !difference.empty())
+            return name + difference;
+    return "";
+}
+
+// |got - want| / |want|; infinite where one is not finite or want is zero.
+inline double norm_error(const std::vector<float>& got, const std::vector<float>& want) {
+    double difference = 0, norm = 0;
+    if (got.size() != want.size()) return INFINITY;
+    for (size_t i = 0; i < got.size(); ++i) {
+        difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
+        norm += std::pow(static_cast<double>(want[i]), 2);
+    }
+    const double error = std::sqrt(difference / norm);
+    return std::isfinite(error) ? error : INFINITY;
+}
+
+// Delays of 0 to 5 ms at about every third place of both streams.
+inline std::function<void(Stream&)> tiny_delays(unsigned seed) {
+    auto random = std::make_shared<std::mt19937>(seed);
+    return [random](Stream& stream) {
+        if ((*random)() % 3 == 0) delay_async(static_cast<int>((*random)() % 5000), stream);
+    };
+}
+
+}  // namespace slab::test
