@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <climits>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
@@ -95,21 +97,35 @@ json state_json(const TrainerState& state) {
             {"identity", state.identity}};
 }
 
+// A count as state_json wrote it. nlohmann's own conversion would take -1, 2.5 and true for counts too.
+int64_t read_count(const fs::path& file, const json& state, const char* key) {
+    const json value = state.is_object() ? state.value(key, json()) : json();
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+        throw std::runtime_error(file.string() + ": \"" + key + "\" is " + shown(value) + "; wanted a count");
+    return value.get<int64_t>();
+}
+
 TrainerState read_state(const fs::path& file) {
     const json j = read_json_file(file);
+    TrainerState state;
+    state.step = read_count(file, j, "global_step");
+    state.next_sample = static_cast<uint64_t>(read_count(file, j, "next_sample"));
+    const int64_t updates = read_count(file, j, "applied_updates"), bad = read_count(file, j, "bad_steps_in_row");
+    if (updates > state.step || bad > state.step || updates > INT_MAX)
+        throw std::runtime_error(file.string() + ": \"applied_updates\" " + std::to_string(updates) +
+                                 " and \"bad_steps_in_row\" " + std::to_string(bad) +
+                                 " must not exceed \"global_step\" " + std::to_string(state.step));
+    state.applied_updates = static_cast<int>(updates);
+    state.bad_steps_in_row = static_cast<int>(bad);
+    if (const auto named = step_of(file.parent_path()); named && *named != state.step)
+        throw std::runtime_error(file.string() + ": \"global_step\" is " + std::to_string(state.step) +
+                                 ", which is not the directory's");
     try {
-        TrainerState state;
-        state.step = j.at("global_step").get<int64_t>();
-        state.next_sample = j.at("next_sample").get<uint64_t>();
-        state.applied_updates = j.at("applied_updates").get<int>();
-        state.bad_steps_in_row = j.at("bad_steps_in_row").get<int>();
         state.identity = j.at("identity").get<std::map<std::string, std::string>>();
-        if (state.step < 0 || state.applied_updates < 0 || state.bad_steps_in_row < 0)
-            throw std::runtime_error("a count is negative");
-        return state;
-    } catch (const std::exception& e) {
-        throw std::runtime_error(file.string() + ": not a state this trainer wrote: " + e.what());
+    } catch (const json::exception&) {
+        throw std::runtime_error(file.string() + ": \"identity\" is not the flags of a run; wanted texts by name");
     }
+    return state;
 }
 
 }  // namespace
