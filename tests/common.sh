@@ -34,7 +34,7 @@ skip() {
 fail() {
     failed=$((failed + 1))
     echo "FAIL: $1"
-    if [ -n "${2:-}" ] && [ -e "$2" ]; then tail -n 12 "$2" | cut -c 1-600 | sed 's/^/    /'; fi
+    if [ -n "${2:-}" ] && [ -e "$2" ]; then tail -n 4 "$2" | cut -c 1-600 | sed 's/^/    /'; fi
 }
 finish() {
     echo "$passed passed, $failed failed, $skipped skipped"

@@ -1,0 +1,363 @@
+#!/bin/bash
+# Files that lie and disks that are full, fed to the programs: each must be refused with exit status 1 and a message that
+# names the file (and the tensor), without a crash, without memory far beyond the file's size, and without harm to a
+# checkpoint that is there.
+#
+# The argument is the build directory. Files are spoiled with head, dd and sed, so that nothing else need be installed.
+. "$(dirname "$0")/common.sh"
+
+for ((i = 0; i < 100; i++)); do echo "$i bottles, of which $((i / 2)) are empty."; done > "$work/text"
+"$build/tokenize" --output-dir "$work/data" --val-fraction 0 "$work/text" > "$output" 2>&1 ||
+    { fail "tokenize" "$output" && finish; }
+head -c 2000 "$work/text" > "$work/short_text"
+
+# Address space for one process: a header that asks for more memory than its file could fill must not get it. Sanitizers
+# and CUDA reserve far more than they use.
+limit_kib=unlimited
+if grep -q '^cpu ' "$build/flags" && ! sanitized; then limit_kib=4000000; fi
+limited() { (ulimit -v $limit_kib && exec timeout 60 "$@"); }
+
+# One small run with everything read from below $work/now, which the tests spoil.
+reset() {
+    rm -rf "$work/now"
+    mkdir "$work/now"
+    cp -r "$fixtures/llama/base" "$fixtures/llama/adapter" "$work/data" "$work/now/"
+    if [ -d "$work/run" ]; then cp -r "$work/run" "$work/now/run"; fi
+    chmod -R u+w "$work/now"
+}
+train() {
+    limited "$build/train_gpt" --base-model "$work/now/base" --train-data "$work/now/data/train.bin" --layer-offloading \
+        --gradient-accumulation-steps 2 --lora-r 2 --lora-target-modules "q_proj,down_proj" --max-steps 3 "$@"
+}
+start_anew() { train --sequence-len 16 --save-steps 1 --output-dir "$work/now/fresh" "$@"; }
+start_from_adapter() { start_anew --adapter-in "$work/now/adapter"; }
+resume() { train --sequence-len 16 --save-steps 1 --output-dir "$work/now/run" --resume-from-checkpoint "$1"; }
+go_on() { resume last; }
+
+reset
+require 0 start_anew || finish
+cp -r "$work/now/fresh" "$work/run"
+rm -r "$work/run/checkpoint-3"
+rm "$work/run/adapter_model.safetensors"
+
+size_of() { stat -c %s "$1"; }
+cut_to() { truncate -s "$2" "$1"; }
+# Bytes in printf's notation into file $1 at offset $2.
+poke() { printf "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
+# A number as 4 or 8 little-endian bytes in printf's notation; bash counts modulo 2^64.
+little_endian() {
+    local n=$1 i
+    for ((i = 0; i < $2; i++)); do
+        printf '\\x%02x' $((n & 255))
+        n=$((n >> 8))
+    done
+}
+header_bytes() { od -A n -t u8 -N 8 "$1" | tr -d ' '; }
+# The safetensors file $1 with the header $2 in place of its own; the data stay.
+set_header() {
+    local data_at=$((8 + $(header_bytes "$1")))
+    { printf "$(little_endian ${#2} 8)" && printf '%s' "$2" && tail -c +$((data_at + 1)) "$1"; } > "$1.new"
+    mv "$1.new" "$1"
+}
+header_of() { head -c $((8 + $(header_bytes "$1"))) "$1" | tail -c +9; }
+
+# Spoils the safetensors file now/$1 in many ways; the rest of the arguments is a command that reads it.
+spoil_safetensors() {
+    local file=$1 path=$work/now/$1
+    shift
+    local name size header_size header tensor entry at length text change
+    name=$(basename "$file")
+    size=$(size_of "$path") header_size=$(header_bytes "$path") header=$(header_of "$path")
+    entry=$(grep -oE '"[^"]+":\{"dtype"[^}]*\}' <<< "$header" | head -n 1)
+    tensor=$(sed -E 's/^"([^"]+)".*/\1/' <<< "$entry")
+    for at in 0 1 7 8 9 $((header_size / 2)) $((header_size + 7)) $((header_size + 8)) $((header_size + 9)) \
+        $((size / 2)) $((size - 4)) $((size - 1)); do
+        reset && cut_to "$path" $at
+        refuses "$file cut to $at of $size bytes" "$name" "$@"
+    done
+    reset && printf 'more' >> "$path"
+    refuses "$file with 4 bytes more" "$name" "$@"
+    for length in 0 1 $((header_size - 1)) $((header_size + 1)) "$size" 4294967296 9223372036854775807 -1 -8; do
+        reset && poke "$path" 0 "$(little_endian $length 8)"
+        refuses "$file with header length $length" "$name" "$@"
+    done
+    for text in "" "null" "[]" "{}" "7" "{" "${header%\}*}" "$header}" "x$header" \
+        "$(printf '{"a":%.0s' $(seq 5000))" "$(printf '[%.0s' $(seq 100000))" "${header/shape/$'\xff'}"; do
+        reset && set_header "$path" "$text"
+        refuses "$file with header ${text:0:20}..." "$name" "$@"
+    done
+    # Each line: what the first tensor's entry becomes, as a sed expression on it. The message must name the tensor.
+    while read -r change; do
+        reset
+        text=$(sed -E "$change" <<< "$entry")
+        [ "$text" = "$entry" ] && fail "$file: '$change' changes nothing in $entry"
+        set_header "$path" "${header/"$entry"/"$text"}"
+        refuses "$file with $text" "($name|${path%/*}): .*($tensor|another)" "$@"
+    done <<- 'END'
+		s/"F32"/"I32"/
+		s/"F32"/"F64"/
+		s/"F32"/"BF16"/
+		s/"F32"/"Q4_K"/
+		s/"F32"/32/
+		s/"shape":\[[0-9,]*\]/"shape":[1]/
+		s/"shape":\[[0-9,]*\]/"shape":[]/
+		s/"shape":\[[0-9,]*\]/"shape":7/
+		s/"shape":\[[0-9,]*\]/"shape":[-4,64]/
+		s/"shape":\[[0-9,]*\]/"shape":[4.5,64]/
+		s/"shape":\[[0-9,]*\]/"shape":[4294967296,4294967296]/
+		s/"shape":\[[0-9,]*\]/"shape":[4611686018427387904,4]/
+		s/"shape":\[[0-9,]*\]/"shape":[18446744073709551616,1]/
+		s/"shape":\[([0-9]*),([0-9]*)\]/"shape":[\2,\1]/
+		s/"shape":\[([0-9]*),([0-9]*)\]/"shape":[\1,1,\2]/
+		s/"data_offsets":\[0,/"data_offsets":[4,/
+		s/"data_offsets":\[0,/"data_offsets":[-4,/
+		s/"data_offsets":\[0,/"data_offsets":["0",/
+		s/"data_offsets":\[0,([0-9]*)\]/"data_offsets":[\1,0]/
+		s/"data_offsets":\[0,([0-9]*)\]/"data_offsets":[0]/
+		s/"data_offsets":\[0,([0-9]*)\]/"data_offsets":[0,18446744073709551615]/
+		s/,"data_offsets":\[0,([0-9]*)\]//
+		s/(.*)/\1,\1/
+		s/^"/"another./
+	END
+    for at in '\x00\x00\xc0\x7f' '\x00\x00\x80\x7f' '\x00\x00\x80\xff' '\xff\xff\xff\xff'; do
+        reset && poke "$path" $((8 + header_size)) "$at"
+        refuses "$file with first value $at" "$name.*$tensor" "$@"
+        reset && poke "$path" $((size - 4)) "$at"
+        refuses "$file with last value $at" "$name.*tensor" "$@"
+    done
+    reset && rm "$path" && mkdir "$path"
+    refuses "$file is a directory" "$name" "$@"
+    reset && rm "$path" && mkfifo "$path"
+    refuses "$file is a pipe" "$name" "$@"
+    reset && rm "$path"
+    refuses "$file is missing" "${path%/*}" "$@"
+}
+
+# Spoils the JSON file now/$1 in ways that no JSON file survives; the rest of the arguments is a command that reads it.
+spoil_json() {
+    local file=$1 path=$work/now/$1
+    shift
+    local name size at text
+    name=$(basename "$file") size=$(size_of "$path")
+    for at in 0 1 2 $((size / 4)) $((size / 2)) $((size - 3)); do
+        reset && cut_to "$path" "$at"
+        refuses "$file cut to $at of $size bytes" "$name" "$@"
+    done
+    for text in "null" "[]" "{}" '"x"' '{"a":1,"a":1}' '{"a":NaN}' $'{"a":"\xff"}' "$(printf '[%.0s' $(seq 100000))" \
+        "$(head -c 3000 "$build/train_gpt" | tr -d '\0')"; do
+        reset && printf '%s' "$text" > "$path"
+        refuses "$file with ${text:0:20}" "$name" "$@"
+    done
+    reset && rm "$path" && ln -s /dev/zero "$path"
+    refuses "$file is an endless device" "$name" "$@"
+    reset && rm "$path"
+    refuses "$file is missing" "$name" "$@"
+}
+# Reads lines `sed expression | wanted message` from standard input and applies each to the JSON file now/$1.
+change_json() {
+    local path=$work/now/$1 change wanted
+    shift
+    while IFS='|' read -r change wanted; do
+        reset && cp "$path" "$work/before"
+        sed -E -i "$change" "$path"
+        if cmp -s "$path" "$work/before"; then fail "'$change' changes nothing in $path"; fi
+        refuses "$(basename "$path") after $change" "$wanted" "$@"
+    done
+}
+
+spoil_safetensors base/model.safetensors start_anew
+spoil_json base/config.json start_anew
+change_json base/config.json start_anew <<- 'END'
+	s/"hidden_size": 64/"hidden_size": 0/|config.json.*hidden_size
+	s/"hidden_size": 64/"hidden_size": -64/|config.json.*hidden_size
+	s/"hidden_size": 64/"hidden_size": 64.5/|config.json.*hidden_size
+	s/"hidden_size": 64/"hidden_size": "64"/|config.json.*hidden_size
+	s/"hidden_size": 64/"hidden_size": 1e99/|config.json.*hidden_size
+	s/"hidden_size": 64/"hidden_size": 99999999999999999999/|config.json.*hidden_size
+	s/"hidden_size": 64/"hidden_size": 128/|model.safetensors.*tensor.*shape
+	s/"hidden_size": 64/"hidden_size": 64, "hidden_size": 64/|config.json.*hidden_size
+	s/"num_hidden_layers": 4/"num_hidden_layers": 0/|config.json.*num_hidden_layers
+	s/"num_hidden_layers": 4/"num_hidden_layers": 1000000000/|config.json.*num_hidden_layers
+	s/"num_hidden_layers": 4/"num_hidden_layers": 5/|tensor "model.layers.4
+	s/"num_hidden_layers": 4/"num_hidden_layers": 3/|tensor "model.layers.3
+	s/"num_attention_heads": 4/"num_attention_heads": 3/|config.json.*num_
+	s/"num_attention_heads": 4/"num_attention_heads": 0/|config.json.*num_attention_heads
+	s/"num_key_value_heads": 2/"num_key_value_heads": 3/|config.json.*num_
+	s/"head_dim": 16/"head_dim": 15/|config.json.*head_dim
+	s/"head_dim": 16/"head_dim": 32/|tensor "model.layers.0.self_attn
+	s/"intermediate_size": 176/"intermediate_size": 177/|tensor "model.layers.0.mlp
+	s/"vocab_size": 260/"vocab_size": 0/|config.json.*vocab_size
+	s/"vocab_size": 260/"vocab_size": 2000000000/|config.json.*vocab_size
+	s/"vocab_size": 260/"vocab_size": 259/|tensor "(lm_head|model.embed_tokens).weight"
+	s/"vocab_size": 260/"vocab_size": 100/|vocabulary
+	s/"rms_norm_eps": [0-9e.-]+/"rms_norm_eps": -1/|config.json.*rms_norm_eps
+	s/"rms_norm_eps": [0-9e.-]+/"rms_norm_eps": "small"/|config.json.*rms_norm_eps
+	s/"hidden_act": "silu"/"hidden_act": "relu"/|config.json.*hidden_act
+	s/"model_type": "llama"/"model_type": "bert"/|config.json.*model_type
+	s/"model_type": "llama",//|config.json.*model_type
+	s/"rope_theta": 10000.0/"rope_theta": 0/|config.json.*rope_theta
+	s/"rope_type": "default"/"rope_type": "yarn"/|config.json.*rope_type
+	s/"rope_type": "default"/"rope_type": "llama3"/|config.json.*rope_parameters
+	s/"tie_word_embeddings": false/"tie_word_embeddings": "no"/|config.json.*tie_word_embeddings
+	s/"use_cache": true/"quantization_config": {"bits": 4}/|config.json.*quantization_config
+	s/"use_cache": true/"attn_logit_softcapping": 50.0/|config.json.*attn_logit_softcapping
+END
+
+spoil_safetensors adapter/adapter_model.safetensors start_from_adapter
+spoil_json adapter/adapter_config.json start_from_adapter
+change_json adapter/adapter_config.json start_from_adapter <<- 'END'
+	s/"peft_type": "LORA"/"peft_type": "IA3"/|adapter_config.json.*peft_type
+	s/"r": 4/"r": 0/|adapter_config.json.*"r"
+	s/"r": 4/"r": 1000000000/|adapter_config.json.*"r"
+	s/"r": 4/"r": 4.5/|adapter_config.json.*"r"
+	s/"r": 4/"r": 5/|adapter_model.safetensors.*tensor
+	s/"lora_alpha": 8/"lora_alpha": -8/|adapter_config.json.*lora_alpha
+	s/"lora_alpha": 8/"lora_alpha": "8"/|adapter_config.json.*lora_alpha
+	s/"lora_dropout": 0.0/"lora_dropout": 2/|adapter_config.json.*lora_dropout
+	s/"use_dora": false/"use_dora": true/|adapter_config.json.*use_dora
+	s/"bias": "none"/"bias": "all"/|adapter_config.json.*bias
+	s/"rank_pattern": \{\}/"rank_pattern": {"q_proj": 2}/|adapter_config.json.*rank_pattern
+	s/"alpha_pattern": \{\}/"alpha_pattern": {"q_proj": 2}/|adapter_config.json.*alpha_pattern
+	s/"modules_to_save": null/"modules_to_save": ["lm_head"]/|adapter_config.json.*modules_to_save
+	s/"layers_to_transform": null/"layers_to_transform": [4]/|adapter_config.json.*layers_to_transform
+	s/"layers_to_transform": null/"layers_to_transform": ["0"]/|adapter_config.json.*layers_to_transform
+	s/"gate_proj"/"gate_prog"/|adapter_config.json.*gate_prog
+	s/"gate_proj"/7/|adapter_config.json.*target_modules
+	s/"q_proj"/"v_proj"/|adapter_model.safetensors.*q_proj
+	s/"target_modules": \[/"target_modules": ".*_proj", "x": [/|adapter_config.json.*(target_modules|"x")
+END
+
+# Token files. The header: 256 little-endian int32; magic, version, count.
+tokens=$work/now/data/train.bin mask=$work/now/data/train.mask
+reset
+size=$(size_of "$tokens") mask_size=$(size_of "$mask") count=$(($(size_of "$mask") - 1024))
+for at in 0 1 4 11 1023 1024 1025 $((size / 2)) $((size - 2)) $((size - 1)); do
+    reset && cut_to "$tokens" "$at"
+    refuses "train.bin cut to $at of $size bytes" "train.bin" start_anew
+done
+for at in 0 1023 1024 $((mask_size / 2)) $((mask_size - 1)); do
+    reset && cut_to "$mask" "$at"
+    refuses "train.mask cut to $at of $mask_size bytes" "train.mask" start_anew
+done
+for field in "0 0" "0 1835297907" "0 -1" "4 0" "4 7" "8 0" "8 $((count - 1))" "8 $((count + 1))" "8 -1" "8 2147483647"; do
+    reset && poke "$tokens" "${field% *}" "$(little_endian "${field#* }" 4)"
+    refuses "train.bin with ${field#* } at ${field% *}" "train.(bin|mask)" start_anew
+    reset && poke "$mask" "${field% *}" "$(little_endian "${field#* }" 4)"
+    refuses "train.mask with ${field#* } at ${field% *}" "train.mask" start_anew
+done
+reset && poke "$tokens" $((1024 + 2 * 5)) '\xff\xff'
+refuses "a token beyond the vocabulary" "train.bin.*token 5 is 65535.*259" start_anew
+reset && poke "$mask" $((1024 + 9)) '\x04'
+refuses "a mask byte of no meaning" "train.mask.*offset 1033" start_anew
+reset && cp "$work/text" "$tokens"
+refuses "text for tokens" "train.bin.*tokenize" start_anew
+reset && refuses "rows longer than the file" "train.bin.*sequence-len" train --sequence-len 100000 --output-dir "$work/now/fresh"
+reset && rm "$tokens" && mkdir "$tokens"
+refuses "a directory for tokens" "train.bin" start_anew
+reset && rm "$tokens" && mkfifo "$tokens"
+refuses "a pipe for tokens" "train.bin" start_anew
+reset && rm "$mask" && ln -s nowhere "$mask"
+refuses "a mask that is a dangling link" "train.mask" start_anew
+reset && refuses "validation tokens that are missing" "none.bin" start_anew --val-data "$work/none.bin"
+# Nothing to learn from is no error: it is said, and no number becomes NaN.
+reset && head -c 1024 "$mask" > "$mask.new" && head -c "$count" /dev/zero >> "$mask.new" && mv "$mask.new" "$mask"
+require 0 start_anew && prints "a mask without targets" "no targets"
+
+# Checkpoints. Nothing that reading one meets may change it or the one before.
+spoil_safetensors run/checkpoint-2/optimizer.safetensors go_on
+spoil_safetensors run/checkpoint-2/adapter_model.safetensors go_on
+state=run/checkpoint-2/trainer_state.json
+change_json $state go_on <<- 'END'
+	s/"global_step": 2/"global_step": -2/|trainer_state.json
+	s/"global_step": 2/"global_step": 1/|trainer_state.json.*global_step
+	s/"global_step": 2/"global_step": "2"/|trainer_state.json
+	s/"global_step": 2/"global_step": 2.5/|trainer_state.json.*global_step
+	s/"global_step": 2/"global_step": true/|trainer_state.json.*global_step
+	s/"global_step": 2/"global_step": 1e300/|trainer_state.json.*global_step
+	s/"global_step": 2/"global_step": 9223372036854775808/|trainer_state.json.*global_step
+	s/"global_step": 2/"global_step": 1000000/|trainer_state.json.*global_step
+	s/"next_sample": 4/"next_sample": -1/|trainer_state.json.*next_sample
+	s/"applied_updates": 2/"applied_updates": 4294967298/|trainer_state.json.*applied_updates
+	s/"applied_updates": 2/"applied_updates": 3/|trainer_state.json.*applied_updates
+	s/"bad_steps_in_row": 0/"bad_steps_in_row": -1/|trainer_state.json.*bad_steps_in_row
+	s/"bad_steps_in_row": 0,//|trainer_state.json.*bad_steps_in_row
+	s/"identity": \{/"identity": 7, "x": {/|trainer_state.json
+	s/"--seed": "42"/"--seed": 42/|trainer_state.json
+	s/"--seed": "42"/"--seed": "43"/|trainer_state.json.*--seed 43
+	s/"--seed": "42",//|trainer_state.json.*--seed
+END
+spoil_json $state resume "$work/now/run/checkpoint-2"
+reset && rm -r "$work/now/run/checkpoint-2" && : > "$work/now/run/checkpoint-2"
+refuses "a file for a checkpoint" "checkpoint-2" resume "$work/now/run/checkpoint-2"
+refuses "a file in the way of the next checkpoint" "checkpoint-2" go_on
+# What stands there after all that is what was written.
+reset && cut_to "$work/now/run/checkpoint-2/optimizer.safetensors" 1000
+refuses "a damaged last checkpoint" "optimizer.safetensors" go_on
+holds "a refused checkpoint changed" [ "$(size_of "$work/now/run/checkpoint-2/optimizer.safetensors")" = 1000 ]
+for file in adapter_model.safetensors optimizer.safetensors trainer_state.json; do
+    same_bits "the checkpoint before a refused one" "$work/now/run/checkpoint-1/$file" "$work/run/checkpoint-1/$file"
+done
+
+# Places that cannot be written.
+reset && : > "$work/now/file"
+refuses "--output-dir is a file" "$work/now/file" train --sequence-len 16 --output-dir "$work/now/file"
+refuses "--output-dir below a file" "$work/now/file/run" train --sequence-len 16 --output-dir "$work/now/file/run"
+refuses "--output-dir in /proc" "/proc/none" train --sequence-len 16 --output-dir /proc/none
+refuses "--log is a full device" "/dev/full" start_anew --log /dev/full
+refuses "--log is a directory" "$work/now/base" start_anew --log "$work/now/base"
+refuses "--trace below a file" "$work/now/file/t.json" start_anew --trace "$work/now/file/t.json"
+reset && mkdir "$work/now/fresh" && : > "$work/now/fresh/checkpoint-1"
+refuses "a file in a checkpoint's way" "checkpoint-1" start_anew
+reset && mkdir -p "$work/now/fresh/adapter_model.safetensors"
+refuses "a directory in the adapter's way" "adapter_model.safetensors" start_anew
+reset && mkdir -p "$work/now/fresh/config.toml"
+refuses "a directory in the way of config.toml" "config.toml" start_anew
+
+# A disk that is full: writes beyond a size fail. What was saved before stays, and with room again the run ends in the
+# bits of one that never met it.
+on_small_disk() {  # cat keeps what is printed out of the limit
+    (trap '' XFSZ && ulimit -f "$1" && "${@:2}") 2>&1 | cat
+    return "${PIPESTATUS[0]}"
+}
+for kib in 0 1 2 4 8 16; do
+    reset
+    refuses "resuming on a disk with $kib KiB left" "(run|now)/.*(File too large|full)" on_small_disk $kib go_on
+    holds "a full disk leaves temporaries" no_leftovers "$work/now/run"
+    for file in adapter_model.safetensors optimizer.safetensors trainer_state.json; do
+        same_bits "a full disk" "$work/now/run/checkpoint-2/$file" "$work/run/checkpoint-2/$file"
+    done
+done
+require 0 go_on && cp "$work/now/run/adapter_model.safetensors" "$work/after_full_disk"
+reset && require 0 go_on && same_bits "going on after a full disk" "$work/now/run/adapter_model.safetensors" "$work/after_full_disk"
+mkdir "$work/disk"
+if mount -t tmpfs -o size=40k none "$work/disk" 2> "$output"; then
+    refuses "a full file system" "$work/disk/run.*No space left" train --sequence-len 16 --save-steps 1 --output-dir "$work/disk/run"
+    holds "a full file system holds temporaries" no_leftovers "$work/disk"
+    umount "$work/disk"
+fi
+
+# The case files of parity_gpt.
+spoil_case() {
+    rm -rf "$work/case"
+    cp -r "$fixtures/llama_qv" "$work/case"
+    chmod -R u+w "$work/case"
+}
+compare_case() { limited "$build/parity_gpt" "$work/case"; }
+for at in 0 100 1000 10000; do
+    spoil_case && cut_to "$work/case/expected.safetensors" $at
+    refuses "expected.safetensors cut to $at" "expected.safetensors" compare_case
+done
+for change in 's/"steps": 5/"steps": 6/' 's/"steps": 5/"steps": 1000000000/' 's/"accum": 1/"accum": 0/' 's/"B": 2/"B": 3/' \
+    's/"T": 24/"T": -24/' 's/"lr"/"rate"/' 's/"losses"/"loss"/' 's/adamw/sgd/'; do
+    spoil_case && sed -E -i "$change" "$work/case/expected.json"
+    refuses "expected.json after $change" "(expected.json|expected.safetensors|sequence-len)" compare_case
+done
+
+# The tokenizer.
+refuses "tokenize: no such text" "$work/none" "$build/tokenize" --output-dir "$work/other" "$work/none"
+refuses "tokenize: a directory for text" "$work" "$build/tokenize" --output-dir "$work/other" "$work"
+refuses "tokenize: --output-dir is a file" "$work/text" "$build/tokenize" --output-dir "$work/text" "$work/short_text"
+refuses "tokenize: a full disk" "train.bin" on_small_disk 2 "$build/tokenize" --output-dir "$work/other" "$work/text"
+holds "tokenize: a full disk leaves temporaries" no_leftovers "$work/other"
+holds "tokenize: a full disk leaves half a file" [ ! -e "$work/other/train.bin" ]
+finish
