@@ -114,6 +114,16 @@ void run_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropo
     }
 }
 
+// dx += the modules' share, from dxa
+template <class T, class Executor>
+void run_backward_input(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, const Executor& run) {
+    if (d.p == 0) return run.backward_input(through_a_backward(a.dx, a.dxa, g.A, a.rows, g.R, g, true));
+    for (const LoraModule<T>& m : g.modules) {
+        run.backward_input(through_a_backward(a.x_dropped, a.dxa + m.first_row, rows_of(m, g), a.rows, m.r, g, false));
+        run.drop(module_dropout<T>(a.dx, a.x_dropped, a.rows, g.K, m, d, true));
+    }
+}
+
 template <class T, class Executor>
 void run_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, const Executor& run) {
     if (g.modules.empty()) return;
@@ -143,18 +153,15 @@ void run_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDro
     }
     if (d.p == 0) {  // one product for all modules
         run.backward_weight(a_gradient(g.dA, a.dxa, a.x, a.rows, g.R, g));
-        if (a.dx) run.backward_input(through_a_backward(a.dx, a.dxa, g.A, a.rows, g.R, g, true));
-        return;
+    } else {
+        assert(a.x_dropped);
+        for (const LoraModule<T>& m : g.modules) {
+            run.drop(module_dropout(a.x_dropped, a.x, a.rows, g.K, m, d, false));
+            run.backward_weight(
+                a_gradient<T>(g.dA + m.first_row * K, a.dxa + m.first_row, a.x_dropped, a.rows, m.r, g));
+        }
     }
-    assert(a.x_dropped);
-    for (const LoraModule<T>& m : g.modules) {
-        const T* dxa = a.dxa + m.first_row;
-        run.drop(module_dropout(a.x_dropped, a.x, a.rows, g.K, m, d, false));
-        run.backward_weight(a_gradient<T>(g.dA + m.first_row * K, dxa, a.x_dropped, a.rows, m.r, g));
-        if (!a.dx) continue;
-        run.backward_input(through_a_backward(a.x_dropped, dxa, rows_of(m, g), a.rows, m.r, g, false));
-        run.drop(module_dropout<T>(a.dx, a.x_dropped, a.rows, g.K, m, d, true));
-    }
+    if (a.dx) run_backward_input(a, g, d, run);
 }
 
 }  // namespace
@@ -171,10 +178,18 @@ void lora_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDr
     run_backward(a, g, d, PoolExecutor{pool});
 }
 
+template <class T>
+void lora_backward_input(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool) {
+    if (!g.modules.empty()) run_backward_input(a, g, d, PoolExecutor{pool});
+}
+
 template void lora_forward(const LoraForward<float>&, const LoraGroup<float>&, const LoraDropout&, ThreadPool&);
 template void lora_forward(const LoraForward<double>&, const LoraGroup<double>&, const LoraDropout&, ThreadPool&);
 template void lora_backward(const LoraBackward<float>&, const LoraGroup<float>&, const LoraDropout&, ThreadPool&);
 template void lora_backward(const LoraBackward<double>&, const LoraGroup<double>&, const LoraDropout&, ThreadPool&);
+template void lora_backward_input(const LoraBackward<float>&, const LoraGroup<float>&, const LoraDropout&, ThreadPool&);
+template void lora_backward_input(const LoraBackward<double>&, const LoraGroup<double>&, const LoraDropout&,
+                                  ThreadPool&);
 
 }  // namespace ref
 
@@ -184,6 +199,10 @@ void lora_forward(const LoraForward<real>& a, const LoraGroup<real>& g, const Lo
 
 void lora_backward(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream) {
     run_backward(a, g, d, StreamExecutor{stream});
+}
+
+void lora_backward_input(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream) {
+    if (!g.modules.empty()) run_backward_input(a, g, d, StreamExecutor{stream});
 }
 
 }  // namespace slab

@@ -69,9 +69,14 @@ template <class T>
 void lora_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool);
 template <class T>
 void lora_backward(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool);
+template <class T>
+void lora_backward_input(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, ThreadPool& pool);
 }  // namespace ref
 
 void lora_forward(const LoraForward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
 void lora_backward(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
+// The last part of lora_backward alone, dx += drop(dxa · A), after a lora_backward with dx null: between the two x is
+// no longer needed, and dx may be written over it. x and xa are not read.
+void lora_backward_input(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
 
 }  // namespace slab

@@ -73,39 +73,40 @@ void linear_forward(const BlockContext& ctx, Linear which, real* y, const real* 
     adapter_forward(ctx, which, y, x, N, adapters, acts);
 }
 
-// dx = dy · w plus the adapters' share (skipped when dx is null); gradients of the weight, the bias and the adapters
-// are +=.
+// Gradients of the weight, the bias and the adapters are +=; then dx = dy · w plus the adapters' share (skipped when dx
+// is null). x is not read any more by then: dx may lie over it.
 void linear_backward(const BlockContext& ctx, Linear which, real* dx, const real* dy, const real* x, const real* w,
                      float* dw, float* dbias, size_t N, size_t K, const BlockAdapters& adapters,
                      const BlockActivations& acts, const BackwardScratch& scratch) {
     const size_t rows = ctx.rows();
     const int n = static_cast<int>(N), k = static_cast<int>(K);
+    const LoraGroup<real>& group = adapters[which];
+    LoraBackward<real> lora{.dx = nullptr,
+                            .dxa = scratch.dxa,
+                            .dy = dy,
+                            .xa = acts.xa[static_cast<size_t>(which)],
+                            .x = x,
+                            .x_dropped = acts.x_dropped,
+                            .rows = rows,
+                            .ld_dy = N};
     if (dw)
         matmul_backward_weight(
             MatmulBackwardWeight<real>{.dw = dw, .dy = dy, .x = x, .rows = rows, .N = n, .K = k, .ld_dy = N, .ld_x = K},
             ctx.stream);
     if (dbias) bias_backward(dbias, dy, rows, n, N, ctx.stream);
-    if (dx)
-        matmul_backward_input(
-            MatmulBackwardInput<real>{.dx = dx, .dy = dy, .w = w, .rows = rows, .N = n, .K = k, .ld_dx = K, .ld_dy = N},
-            ctx.stream);
-    const LoraGroup<real>& group = adapters[which];
-    if (group.modules.empty()) return;
-    lora_backward(LoraBackward<real>{.dx = dx,
-                                     .dxa = scratch.dxa,
-                                     .dy = dy,
-                                     .xa = acts.xa[static_cast<size_t>(which)],
-                                     .x = x,
-                                     .x_dropped = acts.x_dropped,
-                                     .rows = rows,
-                                     .ld_dy = N},
-                  group, ctx.dropout, ctx.stream);
+    if (!group.modules.empty()) lora_backward(lora, group, ctx.dropout, ctx.stream);
+    if (!dx) return;
+    matmul_backward_input(
+        MatmulBackwardInput<real>{.dx = dx, .dy = dy, .w = w, .rows = rows, .N = n, .K = k, .ld_dx = K, .ld_dy = N},
+        ctx.stream);
+    lora.dx = dx;
+    if (!group.modules.empty()) lora_backward_input(lora, group, ctx.dropout, ctx.stream);
 }
 
 }  // namespace
 
 BlockActivations carve_block_activations(Carver& carver, const ModelConfig& c, int B, int T,
-                                         const AdapterExtent& adapters) {
+                                         const AdapterExtent& adapters, Recompute recompute) {
     const size_t rows = static_cast<size_t>(B) * T, C = c.C, I = c.I, heads = static_cast<size_t>(c.NH) + c.NKV;
     const bool layer_norm = c.norm == NormKind::layer_norm;
     BlockActivations a{};
@@ -119,8 +120,8 @@ BlockActivations carve_block_activations(Carver& carver, const ModelConfig& c, i
     }
     a.attn = carver.take<real>(rows * attn_cols(c));
     a.lse = carver.take<float>(rows * c.NH);
-    a.x1 = carver.take<real>(rows * C);
-    a.norm2 = carver.take<real>(rows * C);
+    if (recompute == Recompute::none) a.x1 = carver.take<real>(rows * C);
+    a.norm2 = recompute == Recompute::block ? a.norm1 : carver.take<real>(rows * C);
     if (layer_norm) a.mean2 = carver.take<float>(rows);
     a.rstd2 = carver.take<float>(rows);
     a.fc = carver.take<real>(rows * fc_cols(c));
@@ -135,12 +136,19 @@ BackwardScratch carve_backward_scratch(Carver& carver, const ModelConfig& c, int
                                        const AdapterExtent& adapters) {
     const size_t rows = static_cast<size_t>(B) * T;
     BackwardScratch s{};
-    s.d_norm = carver.take<real>(rows * std::max<size_t>(c.C, attn_cols(c)));
-    s.d_qkv = carver.take<real>(rows * qkv_cols(c));
-    s.d_act = carver.take<real>(rows * c.I);
+    const size_t norm_cols = std::max<size_t>(c.C, attn_cols(c));
+    if (norm_cols > static_cast<size_t>(c.I)) s.d_norm = carver.take<real>(rows * norm_cols);
+    if (qkv_cols(c) > fc_cols(c)) s.d_qkv = carver.take<real>(rows * qkv_cols(c));
     s.dxa = carver.take<real>(rows * *std::max_element(adapters.R.begin(), adapters.R.end()));
     s.delta = carver.take<float>(rows * c.NH);
     return s;
+}
+
+GradientBuffers gradient_buffers(const BlockActivations& acts, const BackwardScratch& scratch) {
+    return {.d_act = acts.act,
+            .d_fc = acts.fc,
+            .d_norm = scratch.d_norm ? scratch.d_norm : acts.act,
+            .d_qkv = scratch.d_qkv ? scratch.d_qkv : acts.fc};
 }
 
 void norm_forward(const ModelConfig& c, real* y, const NormStats& stats, const real* x, const real* w, const real* b,
@@ -241,6 +249,7 @@ void block_backward(const BlockContext& ctx, real* dx, const real* x_in, const B
     const ModelConfig& c = ctx.config;
     const size_t rows = ctx.rows(), C = c.C, I = c.I, QC = attn_cols(c), QKVC = qkv_cols(c);
     const auto weight = [&](Role role) { return w[index_of(role)]; };
+    const GradientBuffers buffers = gradient_buffers(acts, scratch);
     const auto grad = [&](Role role) { return grads[index_of(role)]; };
     Stream& stream = ctx.stream;
 
@@ -252,29 +261,29 @@ void block_backward(const BlockContext& ctx, real* dx, const real* x_in, const B
     const bool below_down = below_fc || !adapters[Linear::fc].modules.empty();
 
     // x_out = x1 + down(activation(fc(norm2(x1)))): dx is the gradient of x_out and, through the residual, of x1
-    linear_backward(ctx, Linear::down, below_down ? scratch.d_act : nullptr, dx, acts.act, weight(Role::down_weight),
+    linear_backward(ctx, Linear::down, below_down ? buffers.d_act : nullptr, dx, acts.act, weight(Role::down_weight),
                     grad(Role::down_weight), grad(Role::down_bias), C, I, adapters, acts, scratch);
     if (!below_down) return;
-    real* const d_fc = acts.fc;  // in place: fc's output is not needed any more
+    real* const d_fc = buffers.d_fc;
     if (c.activation == Activation::swiglu)
-        swiglu_backward(d_fc, scratch.d_act, acts.fc, rows, c.I, stream);
+        swiglu_backward(d_fc, buffers.d_act, acts.fc, rows, c.I, stream);
     else
-        gelu_backward(d_fc, scratch.d_act, acts.fc, rows * I, stream);
-    linear_backward(ctx, Linear::fc, below_fc ? scratch.d_norm : nullptr, d_fc, acts.norm2, weight(Role::fc_weight),
+        gelu_backward(d_fc, buffers.d_act, acts.fc, rows * I, stream);
+    linear_backward(ctx, Linear::fc, below_fc ? buffers.d_norm : nullptr, d_fc, acts.norm2, weight(Role::fc_weight),
                     grad(Role::fc_weight), grad(Role::fc_bias), fc_cols(c), C, adapters, acts, scratch);
     if (!below_fc) return;
-    norm_backward(c, dx, grad(Role::norm2_weight), grad(Role::norm2_bias), scratch.d_norm, acts.x1,
+    norm_backward(c, dx, grad(Role::norm2_weight), grad(Role::norm2_bias), buffers.d_norm, acts.x1,
                   weight(Role::norm2_weight), {acts.mean2, acts.rstd2}, rows, stream);
 
     // x1 = x_in + o(attention(rope(qkv(norm1(x_in)))))
-    real* const d_attn = scratch.d_norm;
+    real* const d_attn = buffers.d_norm;
     linear_backward(ctx, Linear::o, below_o ? d_attn : nullptr, dx, acts.attn, weight(Role::o_weight),
                     grad(Role::o_weight), grad(Role::o_bias), C, QC, adapters, acts, scratch);
     if (!below_o) return;
     const Heads heads = attention_heads(c, acts);
-    attention_backward(AttentionBackward<real>{.dq = scratch.d_qkv,
-                                               .dk = scratch.d_qkv + QC,
-                                               .dv = scratch.d_qkv + QC + static_cast<size_t>(c.NKV) * c.HD,
+    attention_backward(AttentionBackward<real>{.dq = buffers.d_qkv,
+                                               .dk = buffers.d_qkv + QC,
+                                               .dv = buffers.d_qkv + QC + static_cast<size_t>(c.NKV) * c.HD,
                                                .delta = scratch.delta,
                                                .dout = d_attn,
                                                .out = acts.attn,
@@ -297,12 +306,12 @@ void block_backward(const BlockContext& ctx, real* dx, const real* x_in, const B
                                                .scale = 1.0f / std::sqrt(static_cast<float>(c.HD)),
                                                .workspace = scratch.attention_workspace},
                        stream);
-    rotate(ctx, scratch.d_qkv, QKVC, true);
+    rotate(ctx, buffers.d_qkv, QKVC, true);
     if (c.qk_norm)
-        head_norm_backward(HeadNormBackward<real>{.dx = scratch.d_qkv,
+        head_norm_backward(HeadNormBackward<real>{.dx = buffers.d_qkv,
                                                   .dw_q = grad(Role::q_norm),
                                                   .dw_k = grad(Role::k_norm),
-                                                  .dy = scratch.d_qkv,
+                                                  .dy = buffers.d_qkv,
                                                   .x = acts.qkv,
                                                   .w_q = weight(Role::q_norm),
                                                   .w_k = weight(Role::k_norm),
@@ -315,11 +324,14 @@ void block_backward(const BlockContext& ctx, real* dx, const real* x_in, const B
                                                   .ld_dy = QKVC,
                                                   .ld_x = QKVC},
                            stream);
-    linear_backward(ctx, Linear::qkv, below_qkv ? scratch.d_norm : nullptr, scratch.d_qkv, acts.norm1,
+    if (acts.norm2 == acts.norm1)  // norm2 took its place
+        norm_forward(c, acts.norm1, {acts.mean1, acts.rstd1}, x_in, weight(Role::norm1_weight),
+                     weight(Role::norm1_bias), rows, stream);
+    linear_backward(ctx, Linear::qkv, below_qkv ? buffers.d_norm : nullptr, buffers.d_qkv, acts.norm1,
                     weight(Role::qkv_weight), grad(Role::qkv_weight), grad(Role::qkv_bias), QKVC, C, adapters, acts,
                     scratch);
     if (!below_qkv) return;
-    norm_backward(c, dx, grad(Role::norm1_weight), grad(Role::norm1_bias), scratch.d_norm, x_in,
+    norm_backward(c, dx, grad(Role::norm1_weight), grad(Role::norm1_bias), buffers.d_norm, x_in,
                   weight(Role::norm1_weight), {acts.mean1, acts.rstd1}, rows, stream);
 }
 

@@ -45,7 +45,11 @@ struct BlockAdapters {
     const LoraGroup<real>& operator[](Linear l) const { return groups[static_cast<size_t>(l)]; }
 };
 
-// What one block keeps of a micro-batch between forward and backward. rows = B * T.
+// none: every block's activations are kept. block: only block inputs are, backward runs each block's forward again.
+enum class Recompute { none, block };
+
+// What one block keeps of a micro-batch between forward and backward. rows = B * T. In backward, buffers whose content
+// has been used up hold gradients (gradient_buffers).
 struct BlockActivations {
     real* norm1;       // [rows, C]
     float* mean1;      // [rows], LayerNorm
@@ -55,25 +59,34 @@ struct BlockActivations {
     float* head_rstd;  // [rows, NH + NKV], only with qk_norm
     real* attn;        // [rows, NH HD]
     float* lse;        // [B, NH, T]
-    real* x1;          // [rows, C] residual stream after attention
-    real* norm2;       // [rows, C]
+    real* x1;          // [rows, C] residual stream after attention; with Recompute::block the caller gives it a buffer
+    real* norm2;       // [rows, C]; with Recompute::block the same buffer as norm1, which backward makes again
     float* mean2;      // [rows], LayerNorm
     float* rstd2;      // [rows]
-    real* fc;          // [rows, fc_cols]; becomes its own gradient in backward
+    real* fc;          // [rows, fc_cols]
     real* act;         // [rows, I]
     std::array<real*, kLinears> xa;  // [rows, R of the linear] adapter inputs x · Aᵀ
     real* x_dropped;                 // [rows, max(C, NH HD, I)] scratch, only with adapter dropout
 };
 
-// Scratch of backward, shared by all blocks.
+// Scratch of backward, shared by all blocks. d_norm and d_qkv are null when a block's own buffers are wide enough.
 struct BackwardScratch {
-    real* d_norm;  // [rows, max(C, NH HD)] gradient of a norm's output, of attention's output
+    real* d_norm;  // [rows, max(C, NH HD)]
     real* d_qkv;   // [rows, (NH + 2 NKV) HD]
-    real* d_act;   // [rows, I]
     real* dxa;     // [rows, max R]
     float* delta;  // [B, NH, T]
     float* attention_workspace;
 };
+
+// Where block_backward puts gradients of activations.
+struct GradientBuffers {
+    real* d_act;  // [rows, I] over act, whose last reader is the gradient of down's weights
+    real* d_fc;   // [rows, fc_cols] over fc
+    real*
+        d_norm;   // [rows, max(C, NH HD)] gradient of a norm's output, of attention's output; over act again if it fits
+    real* d_qkv;  // [rows, (NH + 2 NKV) HD] over fc if it fits
+};
+GradientBuffers gradient_buffers(const BlockActivations& acts, const BackwardScratch& scratch);
 
 // Sizes that depend on the adapters, largest over the layers.
 struct AdapterExtent {
@@ -82,7 +95,7 @@ struct AdapterExtent {
 };
 
 BlockActivations carve_block_activations(Carver& carver, const ModelConfig& config, int B, int T,
-                                         const AdapterExtent& adapters);
+                                         const AdapterExtent& adapters, Recompute recompute);
 BackwardScratch carve_backward_scratch(Carver& carver, const ModelConfig& config, int B, int T,
                                        const AdapterExtent& adapters);
 

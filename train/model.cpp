@@ -63,14 +63,17 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
 
     for (int set = 0; set < layout_.activation_sets; ++set) {
         Carver carver(activation_memory_.data() + set * layout_.activation_set_bytes);
-        activations_.push_back(carve_block_activations(carver, c, B, T, layout_.adapter_extent));
+        activations_.push_back(
+            carve_block_activations(carver, c, B, T, layout_.adapter_extent, layout_.settings.recompute));
     }
     Carver backward(backward_memory_.data());
     scratch_ = carve_backward_scratch(backward, c, B, T, layout_.adapter_extent);
     scratch_.attention_workspace = attention_workspace_.as<float>();
     dresidual_ = backward.take<real>(static_cast<size_t>(B) * T * c.C);
     Carver outer(outer_memory_.data());
-    outer_ = carve_outer_activations(outer, c, B, T);
+    outer_ = carve_outer_activations(outer, c, B, T, layout_.head_over_activations);
+    if (layout_.head_over_activations) outer_.final_norm = activations_[0].norm1;
+    chunk_logits_ = layout_.logits_over_activations ? activations_[0].fc : logits_.as<real>();
 
     for (size_t i = 0; i < kUploadsInFlight; ++i)
         uploads_.push_back({PinnedBuffer(device, 3 * sizeof(int32_t) * B * T, "tokens of a micro-batch"),
@@ -221,8 +224,13 @@ real* Model::residual(int layer_boundary) const {
                                    layout_.residual_buffer(layer_boundary) * layout_.residual_buffer_bytes);
 }
 
-const BlockActivations& Model::activations(int layer) const {
-    return activations_[layout_.activation_set(layer)];
+// With Recompute::block x1 has no buffer of its own. Forward puts it where backward's running gradient will be,
+// backward over the block's output, which nothing reads any more by then.
+BlockActivations Model::activations(int layer, Pass pass) const {
+    BlockActivations acts = activations_[layout_.activation_set(layer)];
+    if (layout_.settings.recompute == Recompute::block)
+        acts.x1 = pass == Pass::forward ? dresidual_ : residual(layer + 1);
+    return acts;
 }
 
 void Model::upload(const MicroBatch& batch) {
@@ -282,22 +290,27 @@ void Model::begin_step() {
     fill_async(outer_.train_loss_sum, 0, sizeof(double), compute_);
 }
 
-void Model::forward_layers(const MicroBatch& batch, bool training) {
-    upload(batch);
-    BlockContext ctx = context(batch, training);
+void Model::embed(const BlockContext& ctx) {
     embedding_forward(EmbeddingForward<real>{.x = residual(0),
                                              .tokens = outer_.tokens,
                                              .doc_start = ctx.doc_start,
                                              .wte = outer_weight(Role::token_embedding),
                                              .wpe = outer_weight(Role::position_embedding),
                                              .rows = ctx.rows(),
-                                             .T_len = batch.T,
+                                             .T_len = ctx.T,
                                              .C = layout_.config.C},
                       compute_);
+}
+
+void Model::forward_layers(const MicroBatch& batch, bool training) {
+    upload(batch);
+    BlockContext ctx = context(batch, training);
+    embed(ctx);
     for (int l = 0; l < layout_.config.L; ++l) {
         const offload::LayerView view = manager_->begin_layer(l);
         ctx.dropout.key.layer = l;
-        block_forward(ctx, residual(l + 1), residual(l), block_weights(l, view), adapters_[l], activations(l));
+        block_forward(ctx, residual(l + 1), residual(l), block_weights(l, view), adapters_[l],
+                      activations(l, Pass::forward));
         manager_->end_layer(l);
     }
 }
@@ -311,7 +324,7 @@ void Model::final_norm_forward(size_t rows) {
 void Model::head_logits(size_t first_row, size_t rows) {
     const ModelConfig& c = layout_.config;
     const size_t C = c.C, V = c.V;
-    matmul_forward(MatmulForward<real>{.y = logits_.as<real>(),
+    matmul_forward(MatmulForward<real>{.y = chunk_logits_,
                                        .x = outer_.final_norm + first_row * C,
                                        .w = outer_weight(c.tied_head ? Role::token_embedding : Role::head),
                                        .bias = nullptr,
@@ -329,17 +342,25 @@ void Model::head(size_t rows, float dloss, bool backward) {
     const ModelConfig& c = layout_.config;
     const size_t C = c.C, V = c.V, chunk = static_cast<size_t>(layout_.head_chunk_rows);
     const Role head_role = c.tied_head ? Role::token_embedding : Role::head;
-    real* const d_final_norm = scratch_.d_norm;
     final_norm_forward(rows);
     for (size_t first = 0; first < rows; first += chunk) {
         const size_t n = std::min(chunk, rows - first);
         head_logits(first, n);
-        cross_entropy(outer_.losses + first, logits_.as<real>(), outer_.targets + first, n, c.V, dloss, backward,
-                      compute_);
+        cross_entropy(outer_.losses + first, chunk_logits_, outer_.targets + first, n, c.V, dloss, backward, compute_);
         if (!backward) continue;
-        real* const dlogits = logits_.as<real>();
-        matmul_backward_input(MatmulBackwardInput<real>{.dx = d_final_norm + first * C,
-                                                        .dy = dlogits,
+        real* const chunk_norm = outer_.final_norm + first * C;  // becomes its own gradient, last of all
+        if (float* const dw = outer_grad(head_role))
+            matmul_backward_weight(MatmulBackwardWeight<real>{.dw = dw,
+                                                              .dy = chunk_logits_,
+                                                              .x = chunk_norm,
+                                                              .rows = n,
+                                                              .N = c.V,
+                                                              .K = c.C,
+                                                              .ld_dy = V,
+                                                              .ld_x = C},
+                                   compute_);
+        matmul_backward_input(MatmulBackwardInput<real>{.dx = chunk_norm,
+                                                        .dy = chunk_logits_,
                                                         .w = outer_weight(head_role),
                                                         .rows = n,
                                                         .N = c.V,
@@ -347,21 +368,12 @@ void Model::head(size_t rows, float dloss, bool backward) {
                                                         .ld_dx = C,
                                                         .ld_dy = V},
                               compute_);
-        if (float* const dw = outer_grad(head_role))
-            matmul_backward_weight(MatmulBackwardWeight<real>{.dw = dw,
-                                                              .dy = dlogits,
-                                                              .x = outer_.final_norm + first * C,
-                                                              .rows = n,
-                                                              .N = c.V,
-                                                              .K = c.C,
-                                                              .ld_dy = V,
-                                                              .ld_x = C},
-                                   compute_);
     }
     if (!backward) return;
     fill_async(dresidual_, 0, rows * C * sizeof(real), compute_);
-    norm_backward(c, dresidual_, outer_grad(Role::final_norm_weight), outer_grad(Role::final_norm_bias), d_final_norm,
-                  residual(c.L), outer_weight(Role::final_norm_weight), {outer_.mean, outer_.rstd}, rows, compute_);
+    norm_backward(c, dresidual_, outer_grad(Role::final_norm_weight), outer_grad(Role::final_norm_bias),
+                  outer_.final_norm, residual(c.L), outer_weight(Role::final_norm_weight), {outer_.mean, outer_.rstd},
+                  rows, compute_);
 }
 
 void Model::backward_layers(const MicroBatch& batch) {
@@ -372,11 +384,11 @@ void Model::backward_layers(const MicroBatch& batch) {
         const offload::LayerView view = manager_->begin_layer(l);
         ctx.dropout.key.layer = l;
         const BlockWeights weights = block_weights(l, view);
-        // The last layer's activations are still there from forward.
-        if (layout_.settings.recompute == Recompute::block && l != c.L - 1)
-            block_forward(ctx, nullptr, residual(l), weights, adapters_[l], activations(l));
-        block_backward(ctx, dresidual_, residual(l), weights, block_grads(l), adapters_[l], activations(l), scratch_,
-                       l > low || layout_.embeddings_trained);
+        if (l == 0 && layout_.embedding_recomputed) embed(ctx);
+        if (layout_.settings.recompute == Recompute::block)
+            block_forward(ctx, nullptr, residual(l), weights, adapters_[l], activations(l, Pass::backward));
+        block_backward(ctx, dresidual_, residual(l), weights, block_grads(l), adapters_[l],
+                       activations(l, Pass::backward), scratch_, l > low || layout_.embeddings_trained);
         manager_->end_layer(l);
     }
     if (!layout_.embeddings_trained) return;
@@ -416,7 +428,7 @@ std::vector<float> Model::logits(const MicroBatch& batch, size_t first_row, size
     for (size_t first = 0; first < rows; first += chunk) {
         const size_t n = std::min(chunk, rows - first);
         head_logits(first_row + first, n);
-        copy_async(part.data(), logits_.data(), n * V * sizeof(real), CopyKind::device_to_host, compute_);
+        copy_async(part.data(), chunk_logits_, n * V * sizeof(real), CopyKind::device_to_host, compute_);
         compute_.synchronize();
         for (size_t i = 0; i < n * V; ++i) all[first * V + i] = to_float(part[i]);
     }

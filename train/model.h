@@ -81,7 +81,9 @@ class Model {
     const real* outer_weight(Role role) const;
     float* outer_grad(Role role) const;
     real* residual(int layer_boundary) const;
-    const BlockActivations& activations(int layer) const;
+    enum class Pass { forward, backward };
+    BlockActivations activations(int layer, Pass pass) const;
+    void embed(const BlockContext& ctx);
     void forward_layers(const MicroBatch& batch, bool training);
     void final_norm_forward(size_t rows);
     void head_logits(size_t first_row, size_t rows);
@@ -108,6 +110,7 @@ class Model {
     BackwardScratch scratch_{};
     real* dresidual_ = nullptr;  // [rows, C] gradient of the residual stream
     OuterActivations outer_{};
+    real* chunk_logits_ = nullptr;  // [head_chunk_rows, V]
     std::vector<Upload> uploads_;
     size_t next_upload_ = 0;
 };

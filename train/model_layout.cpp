@@ -151,15 +151,18 @@ void lay_out_activations(ModelLayout& m) {
     const size_t rows = static_cast<size_t>(B) * T, C = c.C;
     // Below the lowest trained layer nothing is kept: one shared set, and block inputs alternate between two buffers.
     m.activation_sets = m.settings.recompute == Recompute::block ? 1 : c.L - low + (low > 0 ? 1 : 0);
-    m.residual_buffers = std::min(low, 2) + c.L + 1 - low;
+    m.embedding_recomputed = m.settings.recompute == Recompute::block && low == 0 && c.L >= 2;
+    m.residual_buffers = std::min(low, 2) + c.L + 1 - low - (m.embedding_recomputed ? 1 : 0);
     m.residual_buffer_bytes = rows * C * sizeof(real);
 
     Carver acts, scratch, outer;
-    carve_block_activations(acts, c, B, T, m.adapter_extent);
+    const Recompute recompute = m.settings.recompute;
+    carve_block_activations(acts, c, B, T, m.adapter_extent, recompute);
     m.activation_set_bytes = acts.used_bytes();
     carve_backward_scratch(scratch, c, B, T, m.adapter_extent);
     m.backward_scratch_bytes = scratch.used_bytes() + m.residual_buffer_bytes;  // and the running gradient
-    carve_outer_activations(outer, c, B, T);
+    m.head_over_activations = recompute == Recompute::block;
+    carve_outer_activations(outer, c, B, T, m.head_over_activations);
     m.outer_activation_bytes = outer.used_bytes();
     m.attention_workspace_bytes = attention_backward_workspace_bytes(B, T, c.NH, c.NKV, c.HD);
     m.rotary_bytes = c.rotary ? static_cast<size_t>(T) * c.HD * sizeof(float) : 0;
@@ -169,15 +172,18 @@ void lay_out_activations(ModelLayout& m) {
     const size_t row_bytes = static_cast<size_t>(c.V) * sizeof(real);
     const size_t fitting = kLogitsTargetBytes / row_bytes / kLogitsRowStep * kLogitsRowStep;
     m.head_chunk_rows = static_cast<int>(std::min(rows, std::max<size_t>(fitting, kLogitsRowStep)));
-    m.logits_bytes = static_cast<size_t>(m.head_chunk_rows) * row_bytes;
+    const size_t logits_bytes = static_cast<size_t>(m.head_chunk_rows) * row_bytes;
+    m.logits_over_activations = m.head_over_activations && logits_bytes <= rows * fc_cols(c) * sizeof(real);
+    m.logits_bytes = m.logits_over_activations ? 0 : logits_bytes;
 }
 
 }  // namespace
 
-OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& c, int B, int T) {
+OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& c, int B, int T,
+                                         bool head_over_activations) {
     const size_t rows = static_cast<size_t>(B) * T;
     OuterActivations a{};
-    a.final_norm = carver.take<real>(rows * c.C);
+    if (!head_over_activations) a.final_norm = carver.take<real>(rows * c.C);
     if (c.norm == NormKind::layer_norm) a.mean = carver.take<float>(rows);
     a.rstd = carver.take<float>(rows);
     a.tokens = carver.take<int32_t>(rows);
@@ -191,7 +197,11 @@ OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& c, i
 
 int ModelLayout::residual_buffer(int layer_boundary) const {
     const int low = lowest_trained_layer;
-    return layer_boundary < low ? layer_boundary % 2 : std::min(low, 2) + layer_boundary - low;
+    if (layer_boundary < low) return layer_boundary % 2;
+    // The embeddings' output shares the buffer of block 1's output: forward writes that one only after block 0 has read
+    // its input, and backward is done with it when block 0 needs its input again.
+    if (embedding_recomputed) return layer_boundary == 0 ? 1 : layer_boundary - 1;
+    return std::min(low, 2) + layer_boundary - low;
 }
 
 int ModelLayout::activation_set(int layer) const {

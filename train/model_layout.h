@@ -21,9 +21,6 @@
 
 namespace slab::train {
 
-// none: every block's activations are kept. block: only block inputs are, backward runs each block's forward again.
-enum class Recompute { none, block };
-
 struct ModelSettings {
     int B = 1;     // --micro-batch-size
     int T = 2048;  // --sequence-len
@@ -44,7 +41,7 @@ struct PlanItem {
 
 // What lies outside the blocks for one micro-batch. rows = B * T.
 struct OuterActivations {
-    real* final_norm;        // [rows, C]
+    real* final_norm;        // [rows, C]; the head's backward turns it into its own gradient
     float* mean;             // [rows], LayerNorm
     float* rstd;             // [rows]
     int32_t* tokens;         // [B, T]
@@ -54,7 +51,9 @@ struct OuterActivations {
     double* train_loss_sum;  // [1] over the micro-batches of a step
     double* eval_loss_sum;   // [1]
 };
-OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& config, int B, int T);
+// head_over_activations: final_norm is not carved, it lies over a block's activations.
+OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& config, int B, int T,
+                                         bool head_over_activations);
 
 // The adapters of one linear of one layer, as indices into the trained table.
 struct AdapterSlot {
@@ -97,7 +96,10 @@ struct ModelLayout {
     size_t residual_buffer_bytes = 0;
     size_t backward_scratch_bytes = 0;
     size_t outer_activation_bytes = 0;  // final norm, tokens, targets, losses
-    int head_chunk_rows = 0;            // tokens whose logits exist at once
+    // With Recompute::block a block's activations are of no use between forward and backward: the head's work lies over
+    // them, and so does the embeddings' output, which backward computes again at its end.
+    bool head_over_activations = false, logits_over_activations = false, embedding_recomputed = false;
+    int head_chunk_rows = 0;  // tokens whose logits exist at once
     size_t logits_bytes = 0;
     size_t rotary_bytes = 0;
     size_t attention_workspace_bytes = 0;
