@@ -36,9 +36,10 @@ struct Traffic {
 };
 
 struct DeviceOptions {
-    int index = 0;            // which GPU
-    int threads = 0;          // CPU kernels and host work; 0 = the machine's cores
-    size_t budget_bytes = 0;  // --vram-budget; 0 = what is free less 5% (CUDA), no limit (CPU)
+    int index = 0;                  // which GPU
+    int threads = 0;                // CPU kernels and host work; 0 = the machine's cores
+    size_t budget_bytes = 0;        // --vram-budget; 0 = what is free less 5% (CUDA), no limit (CPU)
+    size_t pinned_limit_bytes = 0;  // page-lock no more host memory than this; 0 = what the system grants
 };
 
 int device_count();  // usable devices here; 1 on the CPU, 0 in CUDA without a GPU or with a driver that does not work
@@ -54,7 +55,11 @@ class Device {
     MemoryAccount& memory();
     ThreadPool& pool();
     std::string name() const;          // "CPU, 2 threads" or the GPU's name
-    size_t host_pinned_bytes() const;  // held by PinnedBuffers now
+    size_t host_pinned_bytes() const;  // page-locked now
+    int numa_node() const;             // whose memory is next to the GPU; -1: there is one node, or it is not known
+    // What this process has taken of the device, driver and libraries included, to be compared with the plan: asked of
+    // the driver on CUDA, where other processes' use since the first Device counts too; the account's use on the CPU.
+    size_t measured_used_bytes() const;
     Traffic traffic() const;
     void synchronize();  // start-up and tests only
 

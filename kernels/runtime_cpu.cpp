@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/host_memory.h"
 #include "kernels/runtime.h"
 
 namespace slab {
@@ -190,11 +191,12 @@ std::byte* allocate(size_t bytes, const std::string& what, const char* kind) {
 // Device
 
 struct Device::State {
-    explicit State(const DeviceOptions& options) : memory(options.budget_bytes), pool(options.threads) {}
+    explicit State(const DeviceOptions& options)
+        : memory(options.budget_bytes), pool(options.threads), pinned(options.pinned_limit_bytes) {}
 
     MemoryAccount memory;
     ThreadPool pool;
-    std::atomic<size_t> pinned_bytes{0};
+    PinnedAccount pinned;
     std::atomic<uint64_t> host_to_device_bytes{0}, device_to_host_bytes{0};
     std::mutex streams_mutex;  // start-up and tests only
     std::vector<Stream::State*> streams;
@@ -229,7 +231,13 @@ std::string Device::name() const {
 }
 
 size_t Device::host_pinned_bytes() const {
-    return state_->pinned_bytes.load(std::memory_order_relaxed);
+    return state_->pinned.used_bytes();
+}
+int Device::numa_node() const {
+    return -1;
+}
+size_t Device::measured_used_bytes() const {
+    return state_->memory.used_bytes();
 }
 
 Traffic Device::traffic() const {
@@ -457,15 +465,29 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
     return *this;
 }
 
+void lock_pages(Device& device, std::byte*, size_t bytes, const std::string& what) {
+    device.state().pinned.charge(bytes, what);
+}
+
+void unlock_pages(Device& device, std::byte*, size_t bytes) {
+    device.state().pinned.release(bytes);
+}
+
 PinnedBuffer::PinnedBuffer(Device& device, size_t bytes, const std::string& what)
-    : device_(&device), data_(allocate(bytes, what, "host buffer")), bytes_(bytes) {
-    device.state().pinned_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    : data_(allocate(bytes, what, "host buffer")), bytes_(bytes) {
+    try {
+        lock_pages(device, data_, bytes, what);
+    } catch (...) {
+        std::free(data_);
+        throw;
+    }
+    device_ = &device;
 }
 
 PinnedBuffer::~PinnedBuffer() {
     if (device_ == nullptr) return;
+    unlock_pages(*device_, data_, bytes_);
     std::free(data_);
-    device_->state().pinned_bytes.fetch_sub(bytes_, std::memory_order_relaxed);
 }
 
 PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept

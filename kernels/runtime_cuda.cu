@@ -1,17 +1,11 @@
 // The runtime on CUDA: thin ownership over streams, events, device memory and page-locked host memory.
 //
 // All streams are non-blocking (the legacy stream orders nothing here), events carry no timing unless asked for, and
-// every host thread that touches a stream first makes its device current. Host memory is page-locked by registering
-// pages that many threads have touched, in pieces of 1 GiB: cudaHostAlloc touches them in one thread and one huge
-// registration may never end.
-#include <sys/mman.h>
-
+// every host thread that touches a stream first makes its device current. Buffers are in runtime_cuda_memory.cu.
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
 #include <utility>
 
@@ -21,10 +15,6 @@ namespace slab {
 
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kRegistered_bytes = 1024 * kMiB;  // the most that one cudaHostRegister gets
-constexpr size_t kTouched_bytes = 16 * kMiB;       // what one tile of the pool touches
-constexpr size_t kPage_bytes = 4096;
 constexpr size_t kPairs = 4096;  // pending timed pairs before the profile is folded
 
 std::string error_text(cudaError_t error, const char* expression, const char* file, int line) {
@@ -65,16 +55,6 @@ int count_devices(std::string* why) {
     return 0;
 }
 
-// What the system could still give without swapping; SIZE_MAX where it does not tell.
-size_t available_host_bytes() {
-    std::ifstream file("/proc/meminfo");
-    for (std::string word; file >> word;) {
-        size_t kibibytes = 0;
-        if (word == "MemAvailable:" && file >> kibibytes) return kibibytes * 1024;
-    }
-    return SIZE_MAX;
-}
-
 [[noreturn]] void report(HostFailure& failure) {
     failure.reported.store(true);
     throw std::runtime_error(failure.text);
@@ -105,7 +85,8 @@ int device_count() {
     return count_devices(&why);
 }
 
-Device::State::State(const DeviceOptions& options) : index(options.index), pool(options.threads) {
+Device::State::State(const DeviceOptions& options)
+    : index(options.index), pool(options.threads), pinned(options.pinned_limit_bytes) {
     std::string why;
     const int count = count_devices(&why);
     if (count == 0) throw std::runtime_error("this build runs on CUDA, but " + why);
@@ -123,8 +104,8 @@ Device::State::State(const DeviceOptions& options) : index(options.index), pool(
             ", 8.0 or higher is wanted (bf16 on tensor cores). Hint: choose another GPU, or build for the "
             "CPU (make BACKEND=cpu)");
     }
+    context = open_context(index);
     make_current();
-    CUDA_CHECK(cudaFree(nullptr));  // makes the context
     cudaFuncAttributes attributes;
     if (cudaFuncGetAttributes(&attributes, delay_kernel) != cudaSuccess) {
         (void)cudaGetLastError();
@@ -132,14 +113,15 @@ Device::State::State(const DeviceOptions& options) : index(options.index), pool(
             "this build has no code for GPU " + std::to_string(index) + " (" + name + ", compute capability " +
             capability + "). Hint: make CUDA_ARCHS=" + std::to_string(properties.major * 10 + properties.minor));
     }
-    size_t total_bytes = 0;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes_at_start, &total_bytes));
-    // What is taken already is this process's context, plus other processes, which CUDA does not tell apart: a context
-    // with the kernels of the matrix library stays between these bounds.
-    const size_t reserved_bytes = std::clamp(total_bytes - free_bytes_at_start, 384 * kMiB, 640 * kMiB);
-    const size_t default_bytes = free_bytes_at_start - free_bytes_at_start / 20 + reserved_bytes;
+    char pci_bus_id[32];
+    CUDA_CHECK(cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, index));
+    numa_node = numa_node_of(pci_bus_id);
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    // Of what is free now, 95%; the context is there already and counts besides.
+    const size_t default_bytes = free_bytes - free_bytes / 20 + context.bytes;
     memory = std::make_unique<MemoryAccount>(options.budget_bytes != 0 ? options.budget_bytes : default_bytes,
-                                             reserved_bytes);
+                                             context.bytes + kLibraries_bytes);
 }
 
 void Device::State::make_current() const {
@@ -163,7 +145,17 @@ std::string Device::name() const {
     return state_->name;
 }
 size_t Device::host_pinned_bytes() const {
-    return state_->pinned_bytes.load();
+    return state_->pinned.used_bytes();
+}
+int Device::numa_node() const {
+    return state_->numa_node;
+}
+size_t Device::measured_used_bytes() const {
+    state_->make_current();
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    const size_t at_first_bytes = state_->context.free_bytes;
+    return state_->context.bytes + (at_first_bytes > free_bytes ? at_first_bytes - free_bytes : 0);
 }
 Traffic Device::traffic() const {
     return {state_->host_to_device_bytes.load(), state_->device_to_host_bytes.load()};
@@ -388,120 +380,6 @@ float elapsed_ms(const Event& start, const Event& end) {
     float ms = 0;
     CUDA_CHECK(cudaEventElapsedTime(&ms, start.state().event, end.state().event));
     return ms;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// Buffers
-
-DeviceBuffer::DeviceBuffer(Device& device, size_t bytes, MemoryCategory category, const std::string& what)
-    : device_(&device), bytes_(bytes), category_(category) {
-    device.memory().charge(category, bytes, what);
-    if (bytes == 0) return;
-    device.state().make_current();
-    void* memory = nullptr;
-    const cudaError_t error = cudaMalloc(&memory, bytes);  // aligned to 256 bytes and more
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        device.memory().release(category, bytes);
-        size_t free_bytes = 0, total_bytes = 0;
-        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-        throw std::runtime_error(
-            "out of GPU memory: '" + what + "' (" + name_of(category) + ") needs " + std::to_string(bytes) +
-            " bytes, " + std::to_string(free_bytes) + " of " + std::to_string(total_bytes) + " are free (" +
-            cudaGetErrorName(error) +
-            "), though the budget allowed it. Hint: do other programs use this GPU? Lower the budget");
-    }
-    data_ = static_cast<std::byte*>(memory);
-}
-
-DeviceBuffer::~DeviceBuffer() {
-    if (device_ == nullptr) return;
-    if (data_ != nullptr) CUDA_WARN(cudaFree(data_));
-    device_->memory().release(category_, bytes_);
-}
-
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      category_(other.category_) {}
-
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-    DeviceBuffer taken(std::move(other));  // leaves with what this held, also when other is this
-    std::swap(device_, taken.device_);
-    std::swap(data_, taken.data_);
-    std::swap(bytes_, taken.bytes_);
-    std::swap(category_, taken.category_);
-    return *this;
-}
-
-namespace {
-
-// Unregisters the first `registered_bytes` and unmaps the whole.
-void release_pinned(std::byte* data, size_t registered_bytes, size_t bytes) {
-    for (size_t at = 0; at < registered_bytes; at += kRegistered_bytes) CUDA_WARN(cudaHostUnregister(data + at));
-    munmap(data, bytes);
-}
-
-std::byte* map_and_touch(Device& device, size_t bytes, const std::string& what) {
-    const size_t available_bytes = available_host_bytes();
-    void* memory = MAP_FAILED;
-    if (bytes <= available_bytes) {
-        memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    }
-    if (memory == MAP_FAILED) {
-        throw std::runtime_error("out of host memory: '" + what + "' needs " + std::to_string(bytes) + " bytes, " +
-                                 std::to_string(available_bytes) +
-                                 " are available. Hint: free memory, or lift the limit " + "(ulimit -v)");
-    }
-    (void)madvise(memory, bytes, MADV_HUGEPAGE);  // where the system has none, small pages do
-    std::byte* const data = static_cast<std::byte*>(memory);
-    device.pool().parallel_ranges(bytes, kTouched_bytes, [data](size_t begin, size_t end) {
-        for (size_t at = begin; at < end; at += kPage_bytes) data[at] = std::byte{0};
-    });
-    return data;
-}
-
-}  // namespace
-
-PinnedBuffer::PinnedBuffer(Device& device, size_t bytes, const std::string& what) : device_(&device), bytes_(bytes) {
-    if (bytes == 0) return;
-    device.state().make_current();
-    std::byte* const data = map_and_touch(device, bytes, what);
-    for (size_t at = 0; at < bytes; at += kRegistered_bytes) {
-        const size_t piece_bytes = std::min(kRegistered_bytes, bytes - at);
-        const cudaError_t error = cudaHostRegister(data + at, piece_bytes, cudaHostRegisterPortable);
-        if (error == cudaSuccess) continue;
-        (void)cudaGetLastError();
-        release_pinned(data, at, bytes);
-        throw PinnedLimit(
-            "page-locked host memory: '" + what + "' needs " + std::to_string(bytes) + " bytes; " +
-            std::to_string(device.host_pinned_bytes() + at) + " bytes are page-locked and the system refused " +
-            std::to_string(piece_bytes) + " more (" + cudaGetErrorName(error) +
-            "). This is the limit on page-locked memory, not the GPU's memory. Hint: ulimit -l; in a container " +
-            "--ulimit memlock=-1; WSL locks at most about half of the machine's memory");
-    }
-    data_ = data;
-    device.state().pinned_bytes.fetch_add(bytes);
-}
-
-PinnedBuffer::~PinnedBuffer() {
-    if (device_ == nullptr || data_ == nullptr) return;
-    release_pinned(data_, bytes_, bytes_);
-    device_->state().pinned_bytes.fetch_sub(bytes_);
-}
-
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-    PinnedBuffer taken(std::move(other));
-    std::swap(device_, taken.device_);
-    std::swap(data_, taken.data_);
-    std::swap(bytes_, taken.bytes_);
-    return *this;
 }
 
 // ----------------------------------------------------------------------------------------------------------------

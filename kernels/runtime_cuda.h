@@ -13,9 +13,22 @@
 #include <vector>
 
 #include "kernels/cuda_check.h"
+#include "kernels/host_memory.h"
 #include "kernels/runtime.h"
 
 namespace slab {
+
+// What CUDA itself takes of a GPU for this process, code of the kernels not counted.
+struct ContextMemory {
+    size_t bytes = 0;       // of the context
+    size_t free_bytes = 0;  // on the GPU right after the context was made
+};
+// Makes the GPU's context, if this is the first call for it, and makes it current. The same answer at every call.
+ContextMemory open_context(int device_index);
+
+// What kernels and matrix library take beyond the context once their code is loaded, which happens at first use, and
+// what the driver adds in rounding each buffer up to its granularity of 2 MiB. An allowance: the plan is made before.
+inline constexpr size_t kLibraries_bytes = size_t{64} << 20;
 
 struct Device::State {
     explicit State(const DeviceOptions& options);
@@ -23,10 +36,11 @@ struct Device::State {
 
     int index;
     std::string name;
-    size_t free_bytes_at_start = 0;
+    ContextMemory context;
+    int numa_node = -1;
     ThreadPool pool;
     std::unique_ptr<MemoryAccount> memory;  // made once it is known what is free
-    std::atomic<size_t> pinned_bytes{0};
+    PinnedAccount pinned;
     std::atomic<uint64_t> host_to_device_bytes{0}, device_to_host_bytes{0};
     std::mutex streams_mutex;  // start-up and tests only
     std::vector<Stream::State*> streams;

@@ -1,18 +1,37 @@
-// Page-locked slabs and the way resident layers take past them. Gaps between tensors are zeroed, so that a slab's bytes
-// are a function of the model alone.
+// Filling and locking slabs, and the way resident layers take past them. Gaps between tensors are zeroed, so that a
+// slab's bytes are a function of the model alone.
 #include "offload/host_slabs.h"
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 namespace slab::offload {
 
-HostSlabs::HostSlabs(Device& device, std::vector<SlabLayout> layouts, const std::vector<int>& resident_layers)
-    : device_(device), layouts_(std::move(layouts)), resident_(layouts_.size(), false), slabs_(layouts_.size()) {
+namespace {
+
+std::string text_of(size_t bytes) {
+    char text[32];
+    const double mebibytes = static_cast<double>(bytes) / (1 << 20);
+    if (mebibytes < 1024)
+        std::snprintf(text, sizeof text, "%.1f MiB", mebibytes);
+    else
+        std::snprintf(text, sizeof text, "%.2f GiB", mebibytes / 1024);
+    return text;
+}
+
+}  // namespace
+
+HostSlabs::HostSlabs(Device& device, std::vector<SlabLayout> layouts, const std::vector<int>& resident_layers,
+                     HostSlabsOptions options)
+    : device_(device),
+      layouts_(std::move(layouts)),
+      resident_(layouts_.size(), false),
+      options_(std::move(options)),
+      slabs_(layouts_.size()) {
     for (int layer : resident_layers) {
         if (layer < 0 || layer >= layers())
             throw std::runtime_error("resident layer " + std::to_string(layer) +
@@ -24,17 +43,24 @@ HostSlabs::HostSlabs(Device& device, std::vector<SlabLayout> layouts, const std:
 void HostSlabs::load(Fill fill, const Progress& progress) {
     if (loaded_) throw std::logic_error("host slabs: loaded twice; they do not change");
     fill_ = std::move(fill);
-    std::vector<PinnedBuffer> slabs(layouts_.size());
-    size_t done_bytes = 0;
-    for (int layer = 0; layer < layers(); ++layer) {
-        const size_t l = static_cast<size_t>(layer), bytes = layouts_[l].total_bytes();
-        if (resident_[l] || bytes == 0) continue;
-        slabs[l] = PinnedBuffer(device_, bytes, "slab of layer " + std::to_string(layer));
-        this->fill(layer, slabs[l].data());
-        done_bytes += bytes;
-        if (progress) progress(done_bytes, streamed_bytes());
+    try {
+        if (!options_.page_lock) stage_from_now_on();
+        size_t done_bytes = 0;
+        for (int layer = 0; layer < layers(); ++layer) {
+            const size_t l = static_cast<size_t>(layer), bytes = layouts_[l].total_bytes();
+            if (resident_[l] || bytes == 0) continue;
+            const std::string what = "slab of layer " + std::to_string(layer);
+            slabs_[l] = HostMemory(bytes, device_.numa_node(), what);
+            this->fill(layer, slabs_[l].data());  // from many threads, which touch the pages
+            lock_or_stage(slabs_[l], what);
+            done_bytes += bytes;
+            if (progress) progress(done_bytes, streamed_bytes());
+        }
+    } catch (...) {
+        for (HostMemory& slab : slabs_) slab = {};
+        staged_.reset();
+        throw;
     }
-    slabs_ = std::move(slabs);
     loaded_ = true;
 }
 
@@ -49,24 +75,82 @@ void HostSlabs::fill(int layer, std::byte* dst) const {
     fill_(layer, dst);
 }
 
+// Once something is staged, no more is locked: the system has refused, or was not to be asked.
+void HostSlabs::lock_or_stage(HostMemory& memory, const std::string& what) {
+    if (staged_) return;
+    try {
+        memory.lock(device_, what);
+    } catch (const PinnedLimit& refusal) {
+        stage_from_now_on();
+        const std::string text = std::string(refusal.what()) +
+                                 ". What is beyond it stays pageable and is staged through " + text_of(ring_bytes()) +
+                                 " of page-locked memory: the same bits, slower";
+        if (options_.warn)
+            options_.warn(text);
+        else
+            std::fprintf(stderr, "warning: %s\n", text.c_str());
+    }
+}
+
+// Makes the ring. Of what is locked an eighth, and as much more as the ring needs, is given back, the latest first:
+// others lock memory after this.
+void HostSlabs::stage_from_now_on() {
+    const size_t wanted_bytes = locked_bytes() / 8;
+    size_t given_bytes = 0;
+    const auto give_back = [&] {  // false when nothing is locked any more
+        const auto last =
+            std::find_if(slabs_.rbegin(), slabs_.rend(), [](const HostMemory& slab) { return slab.locked(); });
+        if (last == slabs_.rend()) return false;
+        given_bytes += last->bytes();
+        last->unlock();
+        return true;
+    };
+    while (given_bytes < wanted_bytes && give_back()) continue;
+    for (;;) {
+        try {
+            staged_ = std::make_unique<StagedSlabs>(device_, options_.staging_chunk_bytes, options_.disturb);
+            return;
+        } catch (const PinnedLimit&) {
+            if (!give_back()) throw;
+        }
+    }
+}
+
+void HostSlabs::send(const HostMemory& memory, size_t bytes, std::byte* dst, Stream& transfer) {
+    if (memory.locked())
+        copy_async(dst, memory.data(), bytes, CopyKind::host_to_device, transfer);
+    else
+        staged_->enqueue(memory.data(), dst, bytes, transfer);
+}
+
 void HostSlabs::enqueue(int layer, std::byte* dst, Stream& transfer) {
     if (!loaded_) throw std::logic_error("host slabs: asked for layer " + std::to_string(layer) + " before load()");
-    const size_t bytes = layout(layer).total_bytes();
-    if (!resident_[static_cast<size_t>(layer)]) {
-        copy_async(dst, host(layer), bytes, CopyKind::host_to_device, transfer);
-        return;
+    const size_t l = static_cast<size_t>(layer);
+    if (resident_[l])
+        send_resident(layer, dst, transfer);
+    else
+        send(slabs_[l], layouts_[l].total_bytes(), dst, transfer);
+}
+
+void HostSlabs::send_resident(int layer, std::byte* dst, Stream& transfer) {
+    if (passage_.bytes() == 0) {
+        transfer.synchronize();  // a refusal unlocks slabs, which must not be on their way
+        const std::string what = "passage of resident layers";
+        HostMemory passage(staging_bytes(), device_.numa_node(), what);
+        fill(layer, passage.data());
+        lock_or_stage(passage, what);
+        passage_ = std::move(passage);
+    } else {
+        fill(layer, passage_.data());
     }
-    if (staging_.bytes() < bytes) {
-        staging_ = {};  // before its successor is allocated
-        staging_ = PinnedBuffer(device_, staging_bytes(), "staging of resident layers");
-    }
-    fill(layer, staging_.data());
-    copy_async(dst, staging_.data(), bytes, CopyKind::host_to_device, transfer);
-    transfer.synchronize();  // the next layer is filled into the same buffer
-    // Every resident layer is asked for once when streaming is attached; after the last one the buffer is not needed.
-    if (++staged_ < std::count(resident_.begin(), resident_.end(), true)) return;
-    staging_ = {};
-    staged_ = 0;
+    send(passage_, layout(layer).total_bytes(), dst, transfer);
+    transfer.synchronize();  // the next layer is filled into the same memory
+    // Every resident layer is asked for once when streaming is attached; after the last one the passage is not needed.
+    int resident_slabs = 0;
+    for (size_t l = 0; l < layouts_.size(); ++l) resident_slabs += resident_[l] && layouts_[l].total_bytes() > 0;
+    if (++passed_ < resident_slabs) return;
+    passage_ = {};
+    passed_ = 0;
 }
 
 size_t HostSlabs::streamed_bytes() const {
@@ -74,6 +158,28 @@ size_t HostSlabs::streamed_bytes() const {
     for (size_t l = 0; l < layouts_.size(); ++l)
         if (!resident_[l]) bytes += layouts_[l].total_bytes();
     return bytes;
+}
+
+size_t HostSlabs::locked_bytes() const {
+    size_t bytes = 0;
+    for (const HostMemory& slab : slabs_)
+        if (slab.locked()) bytes += slab.bytes();
+    return bytes;
+}
+
+size_t HostSlabs::ring_bytes() const {
+    return staged_ ? staged_->ring_bytes() : 0;
+}
+
+std::string HostSlabs::report() const {
+    const auto slabs =
+        std::count_if(slabs_.begin(), slabs_.end(), [](const HostMemory& slab) { return slab.bytes() > 0; });
+    const size_t staged_bytes = streamed_bytes() - locked_bytes();
+    std::string text =
+        std::to_string(slabs) + (slabs == 1 ? " slab, " : " slabs, ") + text_of(locked_bytes()) + " page-locked";
+    if (device_.numa_node() >= 0) text += " near NUMA node " + std::to_string(device_.numa_node());
+    if (staged_bytes > 0) text += ", " + text_of(staged_bytes) + " staged through " + text_of(ring_bytes());
+    return text;
 }
 
 size_t HostSlabs::staging_bytes() const {

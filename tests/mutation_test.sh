@@ -10,9 +10,9 @@ out=${1:-build}/mutation
 mkdir -p "$out" || exit 1
 cxx=${CXX:-g++}
 flags="-std=c++20 -O1 -g1 -Wall -Wextra -I. -pthread"
-common="offload/slab_layout.cpp offload/stream_schedule.cpp offload/host_slabs.cpp offload/offload_trace.cpp
-        kernels/runtime_cpu.cpp kernels/thread_pool.cpp kernels/memory_account.cpp
-        tests/main.cpp tests/test_offload_manager.cpp"
+common="offload/slab_layout.cpp offload/stream_schedule.cpp offload/host_slabs.cpp offload/staged_slabs.cpp
+        offload/offload_trace.cpp kernels/runtime_cpu.cpp kernels/host_memory.cpp kernels/thread_pool.cpp
+        kernels/memory_account.cpp tests/main.cpp tests/test_offload_manager.cpp"
 # The cases made for this; the whole suite has more than these but finds nothing else.
 cases="offload: random delays*,offload: late copies*"
 passed=0 failed=0 skipped=0

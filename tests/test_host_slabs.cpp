@@ -1,13 +1,16 @@
-// Host slabs: exact bytes, filled once, resident layers without a host copy.
+// Host slabs: exact bytes, filled once, resident layers without a host copy; and what becomes of them where the system
+// does not lock memory.
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "offload/host_slabs.h"
+#include "offload/layer_offload_manager.h"
 
 using namespace slab;
 using namespace slab::offload;
@@ -43,9 +46,64 @@ std::vector<std::byte> wanted_bytes(const HostSlabs& slabs, int layer) {
     return bytes;
 }
 
+// Sizes around the chunk's, and several times round the ring of three chunks; none is a multiple of another.
+constexpr size_t kChunk_bytes = 4096;
+constexpr size_t kSizes[] = {100, 4096, 4097, 3 * 4096, 3 * 4096 + 1, 40000, 65000, 8192};
+constexpr int kLayers = 8;
+
+std::vector<SlabLayout> varied_layouts() {
+    std::vector<SlabLayout> layouts(kLayers);
+    for (int l = 0; l < kLayers; ++l) layouts[static_cast<size_t>(l)].add("a", kSizes[l]);
+    return layouts;
+}
+
+// Bytes that differ from chunk to chunk and from layer to layer.
+void fill_varied(const SlabLayout& layout, int layer, std::byte* dst) {
+    for (const SlabTensor& tensor : layout.tensors())
+        for (size_t i = 0; i < tensor.bytes; ++i)
+            dst[tensor.offset_bytes + i] = static_cast<std::byte>((i * 31 + i / 251 + 57 * (layer + 1)) % 251 + 1);
+}
+
+std::vector<std::byte> varied_bytes(const HostSlabs& slabs, int layer) {
+    std::vector<std::byte> bytes(slabs.layout(layer).total_bytes());
+    fill_varied(slabs.layout(layer), layer, bytes.data());
+    return bytes;
+}
+
+HostSlabs::Fill varied_filler(const HostSlabs& slabs) {
+    return [&slabs](int layer, std::byte* dst) { fill_varied(slabs.layout(layer), layer, dst); };
+}
+
+// What arrives on the device, all layers enqueued one after the other, with the transfer stream held up now and then.
+void check_arrival(Device& device, HostSlabs& slabs, std::mt19937& random) {
+    Stream transfer(device, "transfer");
+    std::vector<DeviceBuffer> arrived;
+    std::vector<std::vector<std::byte>> got;
+    for (int layer = 0; layer < slabs.layers(); ++layer) {
+        const size_t bytes = slabs.layout(layer).total_bytes();
+        arrived.emplace_back(device, bytes, MemoryCategory::ring, "test");
+        got.emplace_back(bytes);
+        if (random() % 2 == 0) delay_async(static_cast<int>(random() % 2000), transfer);
+        slabs.enqueue(layer, arrived.back().data(), transfer);
+    }
+    for (size_t l = 0; l < got.size(); ++l)
+        copy_async(got[l].data(), arrived[l].data(), got[l].size(), CopyKind::device_to_host, transfer);
+    transfer.synchronize();
+    for (int layer = 0; layer < slabs.layers(); ++layer) {
+        INFO("layer " << layer);
+        REQUIRE(got[static_cast<size_t>(layer)] == varied_bytes(slabs, layer));
+    }
+}
+
+#if defined(SLABSTREAM_CUDA)
+#define SLABS_SUITE "gpu"
+#else
+#define SLABS_SUITE "cpu"
+#endif
+
 }  // namespace
 
-TEST_SUITE("cpu") {
+TEST_SUITE(SLABS_SUITE) {
     TEST_CASE("host slabs: exact bytes, gaps zeroed, progress to the last byte") {
         Device device({.threads = 1});
         HostSlabs slabs(device, three_layouts(), {});
@@ -119,5 +177,122 @@ TEST_SUITE("cpu") {
         CHECK_THROWS_AS(HostSlabs(device, three_layouts(), {4}), std::runtime_error);
         std::vector<int> filled;
         CHECK_NOTHROW(slabs.load(filler(slabs, filled)));
+    }
+
+    TEST_CASE("host slabs: pageable ones arrive through the ring, whichever stream is late") {
+        std::mt19937 random(5);
+        for (int round = 0; round < 4; ++round) {
+            Device device({.threads = 1});
+            const auto late = [&random](Stream& stream) {
+                if (random() % 4 == 0) delay_async(static_cast<int>(random() % 1000), stream);
+            };
+            HostSlabs slabs(device, varied_layouts(), {},
+                            {.page_lock = false, .staging_chunk_bytes = kChunk_bytes, .disturb = late});
+            slabs.load(varied_filler(slabs));
+            CHECK(slabs.locked_bytes() == 0);
+            CHECK(slabs.ring_bytes() == 3 * kChunk_bytes);
+            CHECK(device.host_pinned_bytes() == 3 * kChunk_bytes);
+            check_arrival(device, slabs, random);
+            CHECK(device.traffic().host_to_device_bytes == slabs.streamed_bytes());
+            CHECK(slabs.report().find("0.0 MiB page-locked, 0.1 MiB staged through 0.0 MiB") != std::string::npos);
+        }
+    }
+
+    TEST_CASE("host slabs: where the system refuses, the rest is staged, room is left, and it is said once") {
+        size_t all_bytes = 0;
+        for (const SlabLayout& layout : varied_layouts()) all_bytes += layout.total_bytes();
+        std::mt19937 random(6);
+        bool mixed = false;
+        for (size_t limit_bytes : {size_t{13000}, size_t{20000}, size_t{80000}, all_bytes - 1, all_bytes}) {
+            INFO("limit " << limit_bytes << " of " << all_bytes);
+            Device device({.threads = 1, .pinned_limit_bytes = limit_bytes});
+            std::vector<std::string> warnings;
+            HostSlabs slabs(device, varied_layouts(), {},
+                            {.staging_chunk_bytes = kChunk_bytes,
+                             .warn = [&](const std::string& text) { warnings.push_back(text); }});
+            slabs.load(varied_filler(slabs));
+            CHECK(device.host_pinned_bytes() == slabs.locked_bytes() + slabs.ring_bytes());
+            CHECK(device.host_pinned_bytes() <= limit_bytes);
+            if (limit_bytes == all_bytes) {
+                CHECK(warnings.empty());
+                CHECK(slabs.locked_bytes() == all_bytes);
+                CHECK(slabs.report().find("staged") == std::string::npos);
+            } else {
+                REQUIRE(warnings.size() == 1);
+                CHECK(warnings[0].find("ulimit -l") != std::string::npos);
+                CHECK(warnings[0].find("staged through") != std::string::npos);
+                CHECK(slabs.locked_bytes() < all_bytes);
+                CHECK(slabs.report().find("staged through") != std::string::npos);
+                mixed |= slabs.locked_bytes() > 0;
+            }
+            check_arrival(device, slabs, random);
+        }
+        CHECK(mixed);  // some locked, some staged
+    }
+
+    TEST_CASE("host slabs: a limit that does not hold the ring is an error, and leaves nothing") {
+        Device device({.threads = 1, .pinned_limit_bytes = 3 * kChunk_bytes - 1});
+        HostSlabs slabs(device, varied_layouts(), {}, {.staging_chunk_bytes = kChunk_bytes});
+        CHECK_THROWS_AS(slabs.load(varied_filler(slabs)), PinnedLimit);
+        CHECK(device.host_pinned_bytes() == 0);
+        CHECK(slabs.host(0) == nullptr);
+    }
+
+    TEST_CASE("host slabs: a resident layer passes through the ring too, and slabs give way to it") {
+        // The streamed layers fit the limit; the passage of layer 6 does not fit beside them.
+        Device device({.threads = 1, .pinned_limit_bytes = 90000});
+        std::vector<std::string> warnings;
+        HostSlabs slabs(
+            device, varied_layouts(), {1, 6},
+            {.staging_chunk_bytes = kChunk_bytes, .warn = [&](const std::string& text) { warnings.push_back(text); }});
+        slabs.load(varied_filler(slabs));
+        CHECK(slabs.locked_bytes() == slabs.streamed_bytes());
+        CHECK(warnings.empty());
+        std::mt19937 random(7);
+        for (int round = 0; round < 2; ++round) {
+            check_arrival(device, slabs, random);
+            CHECK(warnings.size() == 1);
+            CHECK(device.host_pinned_bytes() == slabs.locked_bytes() + slabs.ring_bytes());
+            CHECK(slabs.locked_bytes() < slabs.streamed_bytes());
+        }
+    }
+
+    TEST_CASE("host slabs: staged slabs stream through the manager like locked ones") {
+        std::mt19937 random(8);
+        const auto late = [&random](Stream& stream) {
+            if (random() % 3 == 0) delay_async(static_cast<int>(random() % 1000), stream);
+        };
+        Device device({.threads = 1});
+        Stream compute(device, "compute"), transfer(device, "transfer");
+        HostSlabs slabs(device, varied_layouts(), {2},
+                        {.page_lock = false, .staging_chunk_bytes = kChunk_bytes, .disturb = late});
+        slabs.load(varied_filler(slabs));
+        LayerOffloadManager m(slabs, {.num_prefetch = 2, .num_slots = 3, .resident_layers = {2}, .disturb = late},
+                              compute, transfer, device);
+        m.attach();
+        std::vector<int> visits;
+        for (int l = 0; l < kLayers; ++l) visits.push_back(l);
+        for (int l = kLayers - 1; l >= 0; --l) visits.push_back(l);
+        const size_t place_bytes = 65536;
+        const DeviceBuffer record(device, place_bytes * visits.size(), MemoryCategory::activations, "record");
+        std::vector<std::byte> seen(record.bytes());
+        for (int step = 0; step < 3; ++step) {
+            m.pre_step(visits);
+            for (size_t v = 0; v < visits.size(); ++v) {
+                const LayerView view = m.begin_layer(visits[v]);
+                copy_async(record.data() + v * place_bytes, view.base, view.layout->total_bytes(),
+                           CopyKind::device_to_device, compute);
+                m.end_layer(visits[v]);
+            }
+            m.post_step();
+            copy_async(seen.data(), record.data(), seen.size(), CopyKind::device_to_host, compute);
+            compute.synchronize();
+            for (size_t v = 0; v < visits.size(); ++v) {
+                INFO("step " << step << ", visit " << v);
+                const std::vector<std::byte> wanted = varied_bytes(slabs, visits[v]);
+                REQUIRE(std::memcmp(seen.data() + v * place_bytes, wanted.data(), wanted.size()) == 0);
+            }
+        }
+        m.detach();
     }
 }

@@ -1,0 +1,164 @@
+// Mapping, NUMA placement and the accounting of page-locked memory; registering pages with the driver is the backend's.
+//
+// Placement is a preference, not a binding: a model larger than the node's memory shall load, slower, and not be
+// killed. It goes through system calls and sysfs, so that no library is needed for it.
+#include "kernels/host_memory.h"
+
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <stdexcept>
+#include <utility>
+
+namespace slab {
+
+namespace {
+
+constexpr int kMostNodes = 1024;
+
+std::string first_line(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+// Reads a number off the front of the text, up to kMostNodes; -1 when there is none.
+int take_number(const char*& at, const char* end) {
+    int number = -1;
+    const auto [rest, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || number < 0 || number >= kMostNodes) return -1;
+    at = rest;
+    return number;
+}
+
+// Before the first touch. A system that forbids it (containers do) or has no such call places the pages as it likes.
+void prefer_node(std::byte* data, size_t bytes, int node) {
+    constexpr size_t word_bits = 8 * sizeof(unsigned long);
+    unsigned long mask[kMostNodes / word_bits] = {};
+    mask[static_cast<size_t>(node) / word_bits] = 1ul << (static_cast<size_t>(node) % word_bits);
+    // The system call takes the number of bits plus one.
+    (void)syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, mask, static_cast<unsigned long>(kMostNodes) + 1, 0u);
+}
+
+}  // namespace
+
+HostMemory::HostMemory(size_t bytes, int numa_node, const std::string& what) {
+    if (bytes == 0) return;
+    const size_t available_bytes = available_host_bytes();
+    void* memory = MAP_FAILED;
+    if (bytes <= available_bytes)
+        memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        throw std::runtime_error("out of host memory: '" + what + "' needs " + std::to_string(bytes) + " bytes, " +
+                                 std::to_string(available_bytes) +
+                                 " are available. Hint: free memory, or lift the limit (ulimit -v)");
+    }
+    data_ = static_cast<std::byte*>(memory);
+    bytes_ = bytes;
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);  // where the system has none, small pages do
+    if (numa_node >= 0 && numa_node < kMostNodes) prefer_node(data_, bytes, numa_node);
+}
+
+HostMemory::~HostMemory() {
+    unlock();
+    unmap_pages(data_, bytes_);
+}
+
+HostMemory::HostMemory(HostMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      locked_by_(std::exchange(other.locked_by_, nullptr)) {}
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+    HostMemory taken(std::move(other));  // leaves with what this held, also when other is this
+    std::swap(data_, taken.data_);
+    std::swap(bytes_, taken.bytes_);
+    std::swap(locked_by_, taken.locked_by_);
+    return *this;
+}
+
+void HostMemory::lock(Device& device, const std::string& what) {
+    assert(!locked());
+    lock_pages(device, data_, bytes_, what);
+    locked_by_ = &device;
+}
+
+void HostMemory::unlock() {
+    if (locked()) unlock_pages(*std::exchange(locked_by_, nullptr), data_, bytes_);
+}
+
+std::byte* HostMemory::release() {
+    assert(!locked());
+    bytes_ = 0;
+    return std::exchange(data_, nullptr);
+}
+
+void unmap_pages(std::byte* data, size_t bytes) {
+    if (data != nullptr) munmap(data, bytes);
+}
+
+void PinnedAccount::charge(size_t bytes, const std::string& what) {
+    const size_t before_bytes = used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    if (limit_bytes_ == 0 || (before_bytes <= limit_bytes_ && bytes <= limit_bytes_ - before_bytes)) return;
+    release(bytes);
+    throw PinnedLimit(pinned_limit_text(what, bytes, before_bytes,
+                                        "the limit set for this run is " + std::to_string(limit_bytes_) + " bytes"));
+}
+
+std::string pinned_limit_text(const std::string& what, size_t bytes, size_t locked_bytes, const std::string& why) {
+    return "page-locked host memory: '" + what + "' needs " + std::to_string(bytes) + " bytes, " +
+           std::to_string(locked_bytes) + " are page-locked already and " + why +
+           ". This is the limit on page-locked memory, not the GPU's memory. Hint: raise ulimit -l; in a container " +
+           "--ulimit memlock=-1; WSL locks at most about half of its memory (memory= in .wslconfig)";
+}
+
+size_t available_host_bytes() {
+    std::ifstream file("/proc/meminfo");
+    for (std::string word; file >> word;) {
+        size_t kibibytes = 0;
+        if (word == "MemAvailable:" && file >> kibibytes) return kibibytes * 1024;
+    }
+    return SIZE_MAX;
+}
+
+int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {
+    // Nodes without memory of their own count for nothing; where the system does not list them, all online ones do.
+    std::vector<int> nodes = parse_node_list(first_line(sysfs / "devices/system/node/has_memory"));
+    if (nodes.empty()) nodes = parse_node_list(first_line(sysfs / "devices/system/node/online"));
+    if (nodes.size() < 2) return -1;
+    std::string id = pci_bus_id;
+    std::transform(id.begin(), id.end(), id.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    // Some libraries write the domain with eight digits, sysfs with four.
+    if (id.find(':') == 8 && id.starts_with("0000")) id.erase(0, 4);
+    const std::vector<int> node = parse_node_list(first_line(sysfs / "bus/pci/devices" / id / "numa_node"));
+    if (node.size() != 1 || std::find(nodes.begin(), nodes.end(), node[0]) == nodes.end()) return -1;
+    return node[0];
+}
+
+std::vector<int> parse_node_list(const std::string& text) {
+    std::vector<int> nodes;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    while (at != end) {
+        const int first = take_number(at, end);
+        int last = first;
+        if (at != end && *at == '-') last = take_number(++at, end);
+        if (first < 0 || last < first) return {};
+        for (int node = first; node <= last; ++node) nodes.push_back(node);
+        if (at == end) break;
+        if (*at++ != ',' || at == end) return {};
+    }
+    return nodes;
+}
+
+}  // namespace slab

@@ -1,0 +1,206 @@
+// Memory on CUDA: device buffers, page-locked host buffers, and what the driver itself takes of the GPU.
+//
+// Host memory is page-locked by registering pages that many threads have touched, in pieces of 1 GiB: cudaHostAlloc
+// touches them in one thread and one huge registration may never end. The context's size is measured, by what the
+// driver's management library (NVML, opened at run time, since a driver brings it but a toolkit need not) calls free
+// before and after: CUDA cannot tell it, as it cannot answer before there is a context.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "kernels/runtime_cuda.h"
+
+namespace slab {
+
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kRegistered_bytes = 1024 * kMiB;  // the most that one cudaHostRegister gets
+constexpr size_t kTouched_bytes = 16 * kMiB;       // what one tile of the pool touches
+constexpr size_t kPage_bytes = 4096;
+
+// The bytes of a GPU that no process uses, asked of NVML.
+class ManagementLibrary {
+  public:
+    ManagementLibrary() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        if (library_ == nullptr) return;
+        const auto start = symbol<int (*)()>("nvmlInit_v2");
+        find_ = symbol<int (*)(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
+        memory_of_ = symbol<int (*)(void*, Memory*)>("nvmlDeviceGetMemoryInfo");
+        stop_ = symbol<int (*)()>("nvmlShutdown");
+        usable_ = start != nullptr && find_ != nullptr && memory_of_ != nullptr && stop_ != nullptr && start() == 0;
+    }
+    ~ManagementLibrary() {
+        if (usable_) (void)stop_();
+        if (library_ != nullptr) dlclose(library_);
+    }
+    ManagementLibrary(const ManagementLibrary&) = delete;
+    ManagementLibrary& operator=(const ManagementLibrary&) = delete;
+
+    // nullopt where the library is missing or does not answer
+    std::optional<size_t> free_bytes(const char* pci_bus_id) const {
+        void* device = nullptr;
+        Memory memory{};
+        if (!usable_ || find_(pci_bus_id, &device) != 0 || memory_of_(device, &memory) != 0) return std::nullopt;
+        return static_cast<size_t>(memory.free);
+    }
+
+  private:
+    struct Memory {  // nvmlMemory_t
+        unsigned long long total, free, used;
+    };
+    template <class F>
+    F symbol(const char* name) const {
+        return reinterpret_cast<F>(dlsym(library_, name));
+    }
+
+    void* library_;
+    int (*find_)(const char*, void**) = nullptr;
+    int (*memory_of_)(void*, Memory*) = nullptr;
+    int (*stop_)() = nullptr;
+    bool usable_ = false;
+};
+
+ContextMemory make_context(int device_index) {
+    // No context can be smaller, and a difference above the upper bound is another process's doing.
+    constexpr size_t least_bytes = 128 * kMiB, most_bytes = 1024 * kMiB;
+    char pci_bus_id[32];
+    CUDA_CHECK(cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, device_index));
+    const ManagementLibrary library;
+    const std::optional<size_t> before_bytes = library.free_bytes(pci_bus_id);
+    CUDA_CHECK(cudaSetDevice(device_index));
+    CUDA_CHECK(cudaFree(nullptr));  // makes the context
+    ContextMemory context;
+    size_t total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&context.free_bytes, &total_bytes));
+    const std::optional<size_t> after_bytes = library.free_bytes(pci_bus_id);
+    if (before_bytes && after_bytes && *before_bytes > *after_bytes) context.bytes = *before_bytes - *after_bytes;
+    if (context.bytes < least_bytes || context.bytes > most_bytes) {
+        // Not measured, or the process had a context before. What is taken is the context and other processes, which
+        // CUDA does not tell apart: a context stays between these bounds.
+        context.bytes = std::clamp(total_bytes - context.free_bytes, 384 * kMiB, 576 * kMiB);
+    }
+    return context;
+}
+
+}  // namespace
+
+// A process has one context for each GPU, made once and kept; so what it took is known once and kept as well.
+ContextMemory open_context(int device_index) {
+    static std::mutex mutex;
+    static std::map<int, ContextMemory> contexts;
+    const std::lock_guard lock(mutex);
+    const auto known = contexts.find(device_index);
+    if (known != contexts.end()) {
+        CUDA_CHECK(cudaSetDevice(device_index));
+        return known->second;
+    }
+    return contexts.emplace(device_index, make_context(device_index)).first->second;
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Device memory
+
+DeviceBuffer::DeviceBuffer(Device& device, size_t bytes, MemoryCategory category, const std::string& what)
+    : device_(&device), bytes_(bytes), category_(category) {
+    device.memory().charge(category, bytes, what);
+    if (bytes == 0) return;
+    device.state().make_current();
+    void* memory = nullptr;
+    const cudaError_t error = cudaMalloc(&memory, bytes);  // aligned to 256 bytes and more
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        device.memory().release(category, bytes);
+        size_t free_bytes = 0, total_bytes = 0;
+        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+        throw std::runtime_error(
+            "out of GPU memory: '" + what + "' (" + name_of(category) + ") needs " + std::to_string(bytes) +
+            " bytes, " + std::to_string(free_bytes) + " of " + std::to_string(total_bytes) + " are free (" +
+            cudaGetErrorName(error) +
+            "), though the budget allowed it. Hint: do other programs use this GPU? Lower the budget");
+    }
+    data_ = static_cast<std::byte*>(memory);
+}
+
+DeviceBuffer::~DeviceBuffer() {
+    if (device_ == nullptr) return;
+    if (data_ != nullptr) CUDA_WARN(cudaFree(data_));
+    device_->memory().release(category_, bytes_);
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      category_(other.category_) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+    DeviceBuffer taken(std::move(other));  // leaves with what this held, also when other is this
+    std::swap(device_, taken.device_);
+    std::swap(data_, taken.data_);
+    std::swap(bytes_, taken.bytes_);
+    std::swap(category_, taken.category_);
+    return *this;
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Page-locked host memory
+
+void lock_pages(Device& device, std::byte* data, size_t bytes, const std::string& what) {
+    if (bytes == 0) return;
+    Device::State& state = device.state();
+    state.pinned.charge(bytes, what);
+    state.make_current();
+    for (size_t at = 0; at < bytes; at += kRegistered_bytes) {
+        const size_t piece_bytes = std::min(kRegistered_bytes, bytes - at);
+        const cudaError_t error = cudaHostRegister(data + at, piece_bytes, cudaHostRegisterPortable);
+        if (error == cudaSuccess) continue;
+        (void)cudaGetLastError();  // else the next launch would report it
+        for (size_t locked = 0; locked < at; locked += kRegistered_bytes) CUDA_WARN(cudaHostUnregister(data + locked));
+        state.pinned.release(bytes);
+        throw PinnedLimit(pinned_limit_text(
+            what, bytes, state.pinned.used_bytes() + at,
+            "the system refused " + std::to_string(piece_bytes) + " more (" + cudaGetErrorName(error) + ")"));
+    }
+}
+
+void unlock_pages(Device& device, std::byte* data, size_t bytes) {
+    CUDA_WARN(cudaSetDevice(device.state().index));
+    for (size_t at = 0; at < bytes; at += kRegistered_bytes) CUDA_WARN(cudaHostUnregister(data + at));
+    device.state().pinned.release(bytes);
+}
+
+PinnedBuffer::PinnedBuffer(Device& device, size_t bytes, const std::string& what) : bytes_(bytes) {
+    HostMemory memory(bytes, device.numa_node(), what);
+    device.pool().parallel_ranges(bytes, kTouched_bytes, [&memory](size_t begin, size_t end) {
+        for (size_t at = begin; at < end; at += kPage_bytes) memory.data()[at] = std::byte{0};
+    });
+    lock_pages(device, memory.data(), bytes, what);
+    device_ = &device;
+    data_ = memory.release();
+}
+
+PinnedBuffer::~PinnedBuffer() {
+    if (device_ == nullptr || data_ == nullptr) return;
+    unlock_pages(*device_, data_, bytes_);
+    unmap_pages(data_, bytes_);
+}
+
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+    PinnedBuffer taken(std::move(other));
+    std::swap(device_, taken.device_);
+    std::swap(data_, taken.data_);
+    std::swap(bytes_, taken.bytes_);
+    return *this;
+}
+
+}  // namespace slab
