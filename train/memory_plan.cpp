@@ -14,67 +14,69 @@ size_t planned_bytes(const ModelConfig& config, const ModelSettings& settings) {
     return make_layout(config, settings).device_bytes();
 }
 
+// The flags that lead from `now` to `wanted`, as a user adds them to a command line.
+std::string flags_between(const ModelSettings& now, const ModelSettings& wanted) {
+    std::string flags;
+    const auto add = [&](const std::string& flag) { flags += (flags.empty() ? "" : " ") + flag; };
+    const bool newly_offloading = wanted.layer_offloading && !now.layer_offloading;
+    if (newly_offloading) add("--layer-offloading");
+    if (wanted.num_prefetch != now.num_prefetch) add("--num-prefetch " + std::to_string(wanted.num_prefetch));
+    if (wanted.num_slots != now.num_slots) add("--num-slots " + std::to_string(wanted.num_slots));
+    // Offloading changes the default of --recompute, so it is named then.
+    if (wanted.recompute != now.recompute || newly_offloading)
+        add(wanted.recompute == Recompute::block ? "--recompute block" : "--recompute none");
+    if (wanted.B != now.B) add("--micro-batch-size " + std::to_string(wanted.B));
+    if (wanted.T != now.T) add("--sequence-len " + std::to_string(wanted.T));
+    if (wanted.resident_layers != now.resident_layers) add("without --resident-layers");
+    if (wanted.B != now.B) add("(and " + std::to_string(now.B) + " times the --gradient-accumulation-steps)");
+    return flags;
+}
+
 // Changes of flags, one at a time and then together, that bring the plan under the budget.
 std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes) {
     struct Change {
         std::string flags;
-        ModelSettings settings;
+        size_t bytes;
     };
     const ModelSettings& now = layout.settings;
     std::vector<Change> changes;
-    const auto add = [&](const std::string& flags, auto&& edit) {
-        ModelSettings changed = now;
-        edit(changed);
-        changes.push_back({flags, changed});
+    const auto add = [&](const ModelSettings& wanted) {
+        const std::string flags = flags_between(now, wanted);
+        const auto same = [&](const Change& change) { return change.flags == flags; };
+        if (flags.empty() || std::any_of(changes.begin(), changes.end(), same)) return;
+        changes.push_back({flags, reserved_bytes + planned_bytes(layout.config, wanted)});
     };
-    const auto offload = [](ModelSettings& s) {
-        s.layer_offloading = true;
-        s.num_prefetch = 1;
-        s.num_slots = 2;
-        s.resident_layers.clear();
-    };
-    if (now.recompute == Recompute::none)
-        add("--recompute block", [](ModelSettings& s) { s.recompute = Recompute::block; });
-    if (!now.layer_offloading && layout.resident_frozen.size() > 2) add("--layer-offloading --recompute none", offload);
-    if (now.layer_offloading && (now.num_slots > 2 || !now.resident_layers.empty()))
-        add("--num-prefetch 1 --num-slots 2, no --resident-layers", offload);
-    if (now.B > 1)
-        add("--micro-batch-size 1 --gradient-accumulation-steps x" + std::to_string(now.B),
-            [](ModelSettings& s) { s.B = 1; });
-    const bool can_offload = !layout.resident_frozen.empty() || !layout.streamed.empty();
-    add(std::string(can_offload ? "--layer-offloading --num-slots 2 " : "") + "--recompute block",
-        [&](ModelSettings& s) {
-            if (can_offload) offload(s);
-            s.recompute = Recompute::block;
-        });
-    add(std::string(can_offload ? "--layer-offloading --num-slots 2 " : "") + "--recompute block --micro-batch-size 1",
-        [&](ModelSettings& s) {
-            if (can_offload) offload(s);
-            s.recompute = Recompute::block;
-            s.B = 1;
-        });
-    for (int T = now.T / 2; T >= 64; T /= 2)
-        add(std::string(can_offload ? "--layer-offloading --num-slots 2 " : "") +
-                "--recompute block --micro-batch-size 1 --sequence-len " + std::to_string(T),
-            [&](ModelSettings& s) {
-                if (can_offload) offload(s);
-                s.recompute = Recompute::block;
-                s.B = 1;
-                s.T = T;
-            });
+    ModelSettings offloading = now;
+    if (layout.streamed.size() + layout.resident_frozen.size() > 2) {
+        offloading.layer_offloading = true;
+        offloading.num_prefetch = 1;
+        offloading.num_slots = 2;
+        offloading.resident_layers.clear();
+    }
+    ModelSettings changed = now;
+    changed.recompute = Recompute::block;
+    add(changed);
+    add(offloading);
+    changed = now;
+    changed.B = 1;
+    add(changed);
+    changed = offloading;
+    changed.recompute = Recompute::block;
+    add(changed);
+    changed.B = 1;
+    add(changed);
+    for (changed.T /= 2; changed.T >= 64; changed.T /= 2) add(changed);
     std::string text;
     int found = 0;
     for (const auto& change : changes) {
-        const size_t bytes = reserved_bytes + planned_bytes(layout.config, change.settings);
-        if (bytes > budget_bytes) continue;
-        text += "\n  " + change.flags + "  would need " + memory_text(bytes);
+        if (change.bytes > budget_bytes) continue;
+        text += "\n  " + change.flags + "  would need " + memory_text(change.bytes);
         if (++found == 3) break;
     }
     if (found != 0) return "It would fit with:" + text;
-    const size_t least = reserved_bytes + planned_bytes(layout.config, changes.back().settings);
-    return "No choice of --layer-offloading, --recompute, --micro-batch-size and --sequence-len makes it fit; the "
-           "least is " +
-           memory_text(least) + " (" + changes.back().flags + ").";
+    text = "No choice of --layer-offloading, --recompute, --micro-batch-size and --sequence-len makes it fit";
+    if (changes.empty()) return text + ".";
+    return text + "; the least is " + memory_text(changes.back().bytes) + " (" + changes.back().flags + ").";
 }
 
 }  // namespace
