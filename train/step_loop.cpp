@@ -41,6 +41,18 @@ StepLoop::StepLoop(Model& model) : model_(model) {
     }
 }
 
+StepLoop::~StepLoop() {
+    // The stream still writes into the buffers of steps that were not collected, as when a run ends in an exception.
+    for (const auto& slot : pending_) {
+        if (!slot->arrived->recorded()) continue;
+        try {
+            slot->arrived->synchronize();
+        } catch (const std::exception&) {
+            // The stream's error belongs to whoever synchronises it; nothing is written after it.
+        }
+    }
+}
+
 void StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
     if (free_.empty()) throw std::logic_error("collect() the results of earlier steps first");
     Stream& stream = model_.compute();

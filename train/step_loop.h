@@ -48,6 +48,7 @@ struct StepResult {
 class StepLoop {
   public:
     explicit StepLoop(Model& model);
+    ~StepLoop();  // waits for results still on their way
 
     // Enqueues one step over the micro-batches, in their order. With no targets at all nothing is enqueued.
     void enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
