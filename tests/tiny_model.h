@@ -7,23 +7,28 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "data/token_file.h"
 #include "kernels/cross_entropy.h"
 #include "tests/gradient_check.h"
 #include "tests/temporary_files.h"
 #include "train/base_weights.h"
 #include "train/model.h"
+#include "train/options.h"
 #include "train/safetensors.h"
 #include "train/step_loop.h"
+#include "train/trainer.h"
 
 namespace slab::test {
 
@@ -73,20 +78,23 @@ inline std::vector<train::TensorSpec> all_tensors(const train::ModelConfig& conf
     return all;
 }
 
-// config.json and model.safetensors. scale multiplies the matrices of the layers.
-inline void write_tiny_model(const std::filesystem::path& directory, const train::ModelConfig& config,
-                             unsigned seed = 1, double scale = 1) {
+// config.json and model.safetensors. `edit` may change a tensor's values (a part's, where several are joined).
+inline void write_tiny_model(
+    const std::filesystem::path& directory, const train::ModelConfig& config,
+    const std::function<void(const train::TensorSpec& spec, std::vector<float>& values)>& edit = {}) {
+    unsigned seed = 1;
     train::SafetensorsWriter writer;
     std::vector<std::vector<float>> values;
     const auto specs = all_tensors(config);
     for (const auto& spec : specs) {
         const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
         const bool outer = spec.role >= train::Role::token_embedding;
-        const double spread = spec.matrix ? (outer ? 0.5 : 0.35 * scale) : 0.2;
+        const double spread = spec.matrix ? (outer ? 0.5 : 0.35) : 0.2;
         for (const auto& part : spec.parts) {
             auto& v = values.emplace_back(random_vector<float>(part.rows * spec.cols, ++seed, -spread, spread));
             if (norm)
                 for (float& x : v) x += 1;
+            if (edit) edit(spec, v);
         }
     }
     size_t next = 0;
@@ -292,6 +300,47 @@ inline std::function<void(Stream&)> tiny_delays(unsigned seed) {
     return [random](Stream& stream) {
         if ((*random)() % 3 == 0) delay_async(static_cast<int>((*random)() % 5000), stream);
     };
+}
+
+// What build/train_gpt does with a command line, in this process.
+struct Program {
+    int code = 0;
+    std::string out, error;
+};
+inline Program run_train_gpt(const std::vector<std::string>& arguments, const std::atomic<bool>& interrupt,
+                             std::ostream& out) {
+    std::vector<const char*> argv = {"train_gpt"};
+    for (const auto& argument : arguments) argv.push_back(argument.c_str());
+    std::ostringstream error;
+    try {
+        train::TrainOptions options;
+        if (const auto code =
+                train::parse_train_options(options, static_cast<int>(argv.size()), argv.data(), out, error))
+            return {*code, "", error.str()};
+        return {train::train(options, interrupt, out), "", error.str()};
+    } catch (const std::exception& e) {
+        return {1, "", e.what()};
+    }
+}
+inline Program run_train_gpt(const std::vector<std::string>& arguments) {
+    const std::atomic<bool> interrupt{false};
+    std::ostringstream out;
+    Program program = run_train_gpt(arguments, interrupt, out);
+    program.out = out.str();
+    return program;
+}
+
+// Random tokens of the vocabulary. `masked`: of each document of 10 tokens, this many have no target; < 0: no mask
+// file.
+inline void write_tiny_tokens(const std::filesystem::path& path, int V, size_t n, unsigned seed, int masked = -1) {
+    std::mt19937 random(seed);
+    std::vector<uint32_t> tokens(n);
+    for (uint32_t& token : tokens) token = static_cast<uint32_t>(random() % static_cast<unsigned>(V));
+    std::vector<uint8_t> mask;
+    for (size_t i = 0; masked >= 0 && i < n; ++i)
+        mask.push_back(static_cast<uint8_t>((i % 10 == 0 ? data::mask_document_start : 0) |
+                                            (static_cast<int>(i % 10) >= masked ? data::mask_target : 0)));
+    data::write_token_file(path, tokens, mask);
 }
 
 }  // namespace slab::test

@@ -1,0 +1,228 @@
+// The memory plan is the memory: what is printed before anything is allocated is, byte by byte and category by
+// category, what the accounting allocator saw at the peak; and what the advice recommends fits.
+#include <map>
+
+#include "tests/tiny_model.h"
+#include "train/sampler.h"
+
+using namespace slab;
+using namespace slab::train;
+using namespace slab::test;
+
+namespace {
+
+struct Case {
+    const char* name;
+    ModelConfig config;
+    ModelSettings settings;
+};
+
+std::vector<Case> cases() {
+    ModelConfig untied_gpt2 = tiny_config("gpt2"), tied_qwen3 = tiny_config("qwen3");
+    untied_gpt2.tied_head = false;
+    tied_qwen3.tied_head = true;
+    ModelSettings few = streamed(tiny_settings(0.1f), 1, 3);
+    few.lora->target_modules = {"q_proj", "down_proj"};
+    few.lora->layers_to_transform = {2, 4};
+    ModelSettings block = tiny_settings(0.2f);
+    block.recompute = Recompute::block;
+    block.B = 1;
+    block.T = 20;
+    ModelSettings full_block = tiny_full_settings();
+    full_block.recompute = Recompute::block;
+    return {{"lora", tiny_config("llama"), tiny_settings()},
+            {"lora, dropout, block", tiny_config("gpt2"), block},
+            {"lora, streamed", tiny_config("qwen2"), streamed(tiny_settings(), 1, 2)},
+            {"lora, streamed, keeping activations", tiny_config("qwen3"),
+             streamed(tiny_settings(), 3, 4, {}, Recompute::none)},
+            {"lora, streamed, dropout, residents", tiny_config("llama"), streamed(tiny_settings(0.5f), 2, 3, {0, 3})},
+            {"lora, ring holds all", tied_qwen3, streamed(tiny_settings(), 1, 9)},
+            {"few modules in few layers", tiny_config("llama"), few},
+            {"full", tiny_config("gpt2"), tiny_full_settings()},
+            {"full, untied, block", untied_gpt2, full_block},
+            {"full, frozen below, streamed", tiny_config("qwen3"), streamed(tiny_full_settings(4), 1, 2)},
+            {"full, one frozen, resident", tiny_config("qwen2"), tiny_full_settings(1)},
+            {"all frozen but head and norm, streamed", untied_gpt2,
+             streamed(tiny_full_settings(5), 1, 2, {4}, Recompute::none)}};
+}
+
+using Flags = std::map<std::string, std::string>;
+
+std::vector<std::string> arguments_of(const Flags& flags) {
+    std::vector<std::string> arguments;
+    for (const auto& [name, value] : flags) {
+        arguments.push_back(name);
+        if (!value.empty()) arguments.push_back(value);
+    }
+    return arguments;
+}
+
+// The flags after following one line of advice, as a user would: "  --recompute block  would need 3.1 MiB"; what stands
+// in brackets is not needed to fit.
+Flags followed(Flags flags, const std::string& line) {
+    std::istringstream words(line.substr(0, std::min(line.find(" ("), line.find("  would need"))));
+    std::string name;
+    for (std::string word; words >> word;) {
+        if (word.starts_with("--")) {
+            name = word;
+            flags[name] = "";
+        } else if (word == "without") {
+            words >> word;
+            flags.erase(word);
+        } else {
+            flags[name] = word;
+        }
+    }
+    return flags;
+}
+
+size_t planned_bytes(const std::string& out) {
+    std::string digits;
+    const size_t end = out.find(" bytes)");
+    for (size_t at = out.rfind('(', end) + 1; at < end; ++at)
+        if (out[at] != ',') digits += out[at];
+    return std::stoull(digits);
+}
+
+}  // namespace
+
+TEST_SUITE("cpu") {
+    TEST_CASE("plan: the device's peak is the plan, in all and in every category") {
+        for (const Case& c : cases()) {
+            CAPTURE(c.name);
+            const TinyBase base(c.config);
+            const size_t planned = make_layout(c.config, c.settings).device_bytes();
+            TinyRun run(base, c.settings, {}, planned);  // as a budget it is just enough
+            const MemoryAccount& account = run.device.memory();
+            CHECK(account.used_bytes() == planned);  // all is taken at the start
+            train_steps(run, 2);
+            run.loop.evaluate({tiny_batch(c.config, {.B = 1, .T = 9}, 1)});
+            sample_tokens(run.model, {1, 2}, {.tokens = 2}, [] { return false; });
+            CHECK(account.peak_bytes() == planned);
+            std::map<MemoryCategory, size_t> by_category;
+            for (const auto& item : run.layout.device_items()) by_category[item.category] += item.bytes;
+            for (size_t i = 0; i < kMemoryCategories; ++i) {
+                const auto category = static_cast<MemoryCategory>(i);
+                CAPTURE(name_of(category));
+                CHECK(account.peak_bytes(category) == by_category[category]);
+            }
+            size_t slab_bytes = 0;
+            for (const int l : run.layout.streamed)
+                slab_bytes += run.layout.slabs[static_cast<size_t>(l)].total_bytes();
+            CHECK(run.layout.host_items().at(0).second == slab_bytes);
+            CHECK(run.model.host_slab_bytes() == slab_bytes);
+        }
+    }
+
+    TEST_CASE("plan: everything is given back at the end, and after a start that failed") {
+        const TinyBase base("llama");
+        const ModelSettings settings = streamed(tiny_settings(), 1, 2, {1});
+        const ModelLayout layout = make_layout(base.config, settings);
+        BaseWeights weights = base.weights();
+        Device device({.threads = 1, .budget_bytes = layout.device_bytes() - 1});
+        CHECK_THROWS_AS(Model(device, layout, weights, {}), OutOfBudget);
+        CHECK(device.memory().used_bytes() == 0);
+        CHECK(device.host_pinned_bytes() == 0);
+        Device larger({.threads = 1, .budget_bytes = layout.device_bytes()});
+        { const Model model(larger, layout, weights, {}); }
+        CHECK(larger.memory().used_bytes() == 0);
+        CHECK(larger.host_pinned_bytes() == 0);
+    }
+
+    TEST_CASE("plan: a budget one byte too small is refused before anything is made, naming the largest item") {
+        for (const Case& c : cases()) {
+            CAPTURE(c.name);
+            const ModelLayout layout = make_layout(c.config, c.settings);
+            const size_t planned = layout.device_bytes();
+            CHECK(error_of([&] { check_budget(layout, 0, planned); }) == "");
+            CHECK(error_of([&] { check_budget(layout, 0, 0); }) == "");
+            CHECK(error_of([&] { check_budget(layout, 100, planned + 100); }) == "");
+            CHECK(has(error_of([&] { check_budget(layout, 100, planned + 99); }), "(1 bytes too much)"));
+            const std::string error = error_of([&] { check_budget(layout, 0, planned - 1); });
+            CHECK(has(error, "(1 bytes too much)"));
+            size_t largest = 0;
+            std::string what;
+            for (const auto& item : layout.device_items())
+                if (item.bytes > largest) largest = item.bytes, what = item.what;
+            CHECK(has(error, what));
+        }
+    }
+
+    TEST_CASE("plan: --plan prints the bytes that training then takes, and makes nothing") {
+        const TinyBase base("qwen3");
+        const FreshDirectory dir;
+        write_tiny_tokens(dir.path / "t.bin", base.config.V, 300, 1);
+        Flags flags = {{"--base-model", base.files.path.string()},
+                       {"--sequence-len", "9"},
+                       {"--layer-offloading", ""},
+                       {"--plan", ""},
+                       {"--lora-r", "4"},
+                       {"--threads", "1"}};
+        const Program plan = run_train_gpt(arguments_of(flags));
+        CHECK(plan.code == 0);
+        const size_t planned = planned_bytes(plan.out);
+        flags.erase("--plan");
+        flags["--train-data"] = (dir.path / "t.bin").string();
+        flags["--output-dir"] = (dir.path / "out").string();
+        flags["--max-steps"] = "2";
+        flags["--vram-budget"] = std::to_string(planned - 1);
+        const Program refused = run_train_gpt(arguments_of(flags));
+        CHECK(refused.code == 1);
+        CHECK(has(refused.error, "too much"));
+        CHECK_FALSE(std::filesystem::exists(dir.path / "out"));
+        flags["--vram-budget"] = std::to_string(planned);
+        const Program done = run_train_gpt(arguments_of(flags));
+        CHECK(done.error == "");
+        CHECK(done.code == 0);
+        CHECK(has(content(dir.path / "out" / "log.jsonl"), "\"device_peak_bytes\":" + std::to_string(planned)));
+    }
+
+    TEST_CASE("plan: following a line of the advice gives a plan that fits") {
+        const TinyBase gpt2("gpt2", 9), llama("llama", 9);
+        const std::vector<Flags> starts = {
+            {},
+            {{"--micro-batch-size", "4"}},
+            {{"--recompute", "block"}, {"--micro-batch-size", "2"}},
+            {{"--layer-offloading", ""}, {"--recompute", "none"}},
+            {{"--layer-offloading", ""}, {"--num-prefetch", "3"}, {"--num-slots", "6"}},
+            {{"--layer-offloading", ""}, {"--num-prefetch", "3"}, {"--resident-layers", "1,2,3"}},
+            {{"--layer-offloading", ""}, {"--num-slots", "auto"}, {"--micro-batch-size", "3"}},
+            {{"--layer-offloading", ""}, {"--num-prefetch", "2"}, {"--recompute", "none"}, {"--micro-batch-size", "2"}},
+            {{"--freeze-layers", "7"}},
+            {{"--adapter", "none"}, {"--micro-batch-size", "2"}},
+        };
+        size_t lines_followed = 0;
+        for (const TinyBase* base : {&gpt2, &llama})
+            for (Flags flags : starts) {
+                flags["--base-model"] = base->files.path.string();
+                flags.insert({{"--sequence-len", "37"}, {"--lora-r", "2"}, {"--plan", ""}, {"--threads", "1"}});
+                if (flags.count("--freeze-layers") || flags.count("--adapter")) flags.erase("--lora-r");
+                CAPTURE(arguments_of(flags));
+                const Program plan = run_train_gpt(arguments_of(flags));
+                REQUIRE(plan.code == 0);
+                for (const double share : {0.999, 0.8, 0.6, 0.45}) {
+                    const size_t budget = static_cast<size_t>(share * static_cast<double>(planned_bytes(plan.out)));
+                    flags["--vram-budget"] = std::to_string(budget);
+                    Flags training = flags;
+                    training.erase("--plan");
+                    training["--train-data"] = training["--output-dir"] = "/nowhere/at/all";  // never looked at
+                    const std::string error = run_train_gpt(arguments_of(training)).error;
+                    if (has(error, "/nowhere")) continue;  // --num-slots auto took fewer slots, and that fits
+                    CAPTURE(error);
+                    REQUIRE(has(error, "too much"));
+                    if (has(error, "No choice of")) continue;
+                    std::istringstream lines(error.substr(error.find("It would fit with:")));
+                    std::string line;
+                    std::getline(lines, line);
+                    while (std::getline(lines, line)) {
+                        CAPTURE(line);
+                        const Program better = run_train_gpt(arguments_of(followed(flags, line)));
+                        CHECK(better.error == "");
+                        CHECK(has(better.out, "budget: fits"));
+                        ++lines_followed;
+                    }
+                }
+            }
+        CHECK(lines_followed > 40);
+    }
+}
