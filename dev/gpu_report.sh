@@ -11,7 +11,8 @@ dir=${GPU_REPORT_DIR:-build/gpu_report}
 limit_s=${GPU_REPORT_SECONDS:-480}
 mkdir -p "$dir" || exit 1
 work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+memory_base=/dev/shm/slabstream-base-$$  # a model's files, where memory has room for them
+trap 'rm -rf "$work" "$memory_base"' EXIT
 hash=$(make -s source-hash)
 failed=0
 section='' log='' part_start=0  # of the part that runs

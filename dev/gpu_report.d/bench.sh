@@ -136,7 +136,7 @@ bench_loading() {
     local base=$work/base
     # Files in memory where there is room: no write-back disturbs the measurement.
     if [ "$(df --output=avail -B1G /dev/shm 2> /dev/null | tail -n 1)" -ge 16 ] 2> /dev/null; then
-        base=/dev/shm/slabstream-base-$$
+        base=$memory_base
     fi
     write_tokens
     run make-base 120 python3 dev/gpu_report.d/make_base.py "$base" 32
