@@ -270,8 +270,7 @@ void print_profile(Bench& bench, const std::vector<MicroBatch>& batch) {
         if (name.starts_with("matmul")) products += ms;
     }
     std::printf("where the resident step's time goes (matrix products %.1f%%)\n", 100 * products / all);
-    for (const auto& [name, ms] : rows)
-}
+    for (const auto& [name, ms] : rows) }
 
 void run(const BenchOptions& o) {
     const ModelConfig c = config_of(o);
