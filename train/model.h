@@ -56,6 +56,7 @@ class Model {
     // between steps only.
     double measure_link_gbps();
     size_t host_slab_bytes() const { return slabs_->streamed_bytes(); }
+    const offload::HostSlabs& slabs() const { return *slabs_; }
 
     // One optimizer step: begin_step, then forward_backward for each micro-batch, then trained().update(...). The
     // layers visited by each micro-batch are layout().training_visits(), announced by the caller.
