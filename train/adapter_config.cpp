@@ -51,12 +51,9 @@ bool is_neutral(const json& v) {
 
 // Keys that say nothing about what the adapter computes.
 bool is_harmless(const std::string& key) {
-    static const std::set<std::string> keys = {"auto_mapping",      "base_model_name_or_path",
-                                               "inference_mode",    "init_lora_weights",
-                                               "megatron_core",     "peft_version",
-                                               "revision",          "task_type",
-                                               "qalora_group_size", "runtime_config",
-                                               "fan_in_fan_out",    "layers_pattern"};
+    static const std::set<std::string> keys = {
+        "auto_mapping", "base_model_name_or_path", "inference_mode", "megatron_core",  "peft_version",  "revision",
+        "task_type",    "qalora_group_size",       "runtime_config", "fan_in_fan_out", "layers_pattern"};
     return keys.count(key) != 0;
 }
 
@@ -112,6 +109,15 @@ std::vector<int> read_layers(const std::filesystem::path& file, const json& j, c
     return layers;
 }
 
+// Starts that leave the base weights as they are. PiSSA, OLoRA, CorDA and LoftQ change them, and an adapter trained so
+// is wrong on the base as it lies on disk.
+void check_start(const std::filesystem::path& file, const json& j) {
+    if (!j.contains("init_lora_weights")) return;
+    const json& v = j["init_lora_weights"];
+    if (v.is_null() || v.is_boolean() || v == "gaussian" || v == "orthogonal" || v == "eva") return;
+    fail(file, "init_lora_weights", v, "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base");
+}
+
 }  // namespace
 
 float LoraSettings::scale() const {
@@ -137,19 +143,20 @@ void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
         throw std::runtime_error("lora dropout " + std::to_string(lora.dropout) +
                                  " is out of range; wanted 0 <= p < 1");
     if (lora.target_modules.empty())
-        throw std::runtime_error("lora has no target modules; wanted all-linear or some of " + known_targets(config));
+        throw std::runtime_error("no target modules are given (--lora-target-modules); wanted all-linear or some of " +
+                                 known_targets(config));
     for (const auto& target : lora.target_modules) {
         if (target == kAllLinear) {
             if (lora.target_modules.size() > 1)
-                throw std::runtime_error("target module all-linear stands alone; leave the other names out");
+                throw std::runtime_error("--lora-target-modules: all-linear stands alone; leave the other names out");
             continue;
         }
         bool found = false;
         for (int l = 0; l < config.L && !found; ++l)
             for (const auto& module : linear_modules(config, l)) found = found || matches(module.path, target);
         if (!found)
-            throw std::runtime_error("lora target module \"" + target +
-                                     "\" names nothing that can carry an adapter in this " +
+            throw std::runtime_error("target module \"" + target +
+                                     "\" (--lora-target-modules) names nothing that can carry an adapter in this " +
                                      family_name(config.family) + " model; it has " + known_targets(config));
     }
     for (int layer : lora.layers_to_transform)
@@ -167,8 +174,9 @@ LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelC
         throw std::runtime_error(file.string() + ": not a JSON object; wanted PEFT's adapter_config.json");
     if (!j.contains("peft_type") || j["peft_type"] != "LORA")
         fail(file, "peft_type", j.value("peft_type", json()), "\"LORA\"");
-    static const std::set<std::string> handled = {
-        "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "layers_to_transform", "bias"};
+    static const std::set<std::string> handled = {"peft_type",           "r",          "lora_alpha",
+                                                  "lora_dropout",        "use_rslora", "target_modules",
+                                                  "layers_to_transform", "bias",       "init_lora_weights"};
     for (const auto& [key, value] : j.items()) {
         if (handled.count(key) || is_harmless(key) || is_neutral(value)) continue;
         throw std::runtime_error(file.string() + ": option \"" + key + "\" = " + shown(value) +
@@ -176,6 +184,7 @@ LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelC
     }
     if (j.contains("bias") && !j["bias"].is_null() && j["bias"] != "none")
         fail(file, "bias", j["bias"], "\"none\" (trained biases are not supported)");
+    check_start(file, j);
     LoraSettings lora;
     const double r = number(file, j, "r", 8, 1, 4096);
     if (r != std::floor(r)) fail(file, "r", j["r"], "a whole number");

@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -11,30 +13,32 @@
 
 #include "data/command_line.h"
 #include "data/nearest_name.h"
+#include "train/config_file.h"
 
 namespace slab::train {
 
 namespace {
 
-// TOML whose keys may be spelled with '_' and whose unknown keys are named with their nearest known neighbour.
+// Config files whose keys may be spelled with '_' and whose unknown keys are named with their nearest known neighbour.
 class RunConfig : public CLI::ConfigTOML {
   public:
     explicit RunConfig(const CLI::App& app) : app_(app) {}
 
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-        auto items = CLI::ConfigTOML::from_config(input);
         std::vector<std::string> known;
         for (const auto* option : app_.get_options())
             if (option->get_configurable())
                 for (const auto& name : option->get_lnames()) known.push_back(name);
-        for (auto& item : items) {
+        std::vector<CLI::ConfigItem> items;
+        for (const ConfigEntry& entry : parse_config(input)) {
+            CLI::ConfigItem item;
+            item.name = entry.key;
+            item.inputs = {entry.value};
             std::replace(item.name.begin(), item.name.end(), '_', '-');
-            if (!item.parents.empty())
-                throw CLI::ConfigError("config file: section [" + item.parents.front() +
-                                       "] is unknown; keys stand without sections");
             if (std::find(known.begin(), known.end(), item.name) == known.end())
-                throw CLI::ConfigError("config file: unknown key " + item.name + "; did you mean " +
-                                       data::nearest_name(item.name, known) + "?");
+                throw CLI::ConfigError("config file, line " + std::to_string(entry.line) + ": unknown key " +
+                                       item.name + "; did you mean " + data::nearest_name(item.name, known) + "?");
+            items.push_back(std::move(item));
         }
         return items;
     }
@@ -42,6 +46,31 @@ class RunConfig : public CLI::ConfigTOML {
   private:
     const CLI::App& app_;
 };
+
+// Every flag that a config file may have, with the value it has now.
+std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
+    std::string text;
+    for (const auto* option : app.get_options()) {
+        if (!option->get_configurable() || option->get_lnames().empty()) continue;
+        const std::string& name = option->get_lnames().front();
+        const bool given = option->count() > 0;
+        std::string value = given ? option->results().back() : option->get_default_str();
+        if (option->get_expected_min() == 0) value = given && option->as<bool>() ? "true" : "false";
+        if (name == "adapter") value = o.adapter;              // --freeze-layers may have decided it
+        if (name == "freeze-layers" && !given) value.clear();  // "not given" has no number
+        if (!value.empty()) text += name + " = " + config_value(value) + "\n";
+    }
+    return text;
+}
+
+constexpr int64_t kMostSteps = int64_t{1} << 40;
+
+// CLI11 takes a number too large for its type as the largest one, and a negative one as its complement.
+std::string check_seed(const std::string& text) {
+    errno = 0;
+    std::strtoull(text.c_str(), nullptr, 10);
+    return errno == ERANGE || text.find('-') != std::string::npos ? "wanted a number from 0, below 2^64" : "";
+}
 
 void add_model_flags(CLI::App& app, TrainOptions& o) {
     app.add_option("--base-model", o.base_model, "Hugging Face directory (config.json, *.safetensors)")
@@ -93,7 +122,9 @@ void add_training_flags(CLI::App& app, TrainOptions& o) {
     app.add_option("--adam-beta1", o.adam_beta1, "decay of the gradient average")->group(group);
     app.add_option("--adam-beta2", o.adam_beta2, "decay of the squared gradient average")->group(group);
     app.add_option("--adam-epsilon", o.adam_epsilon, "keeps AdamW's division finite")->group(group);
-    app.add_option("--seed", o.seed, "of row order, adapter start, dropout and sampling")->group(group);
+    app.add_option("--seed", o.seed, "of row order, adapter start, dropout and sampling")
+        ->check(check_seed)
+        ->group(group);
     app.add_option("--threads", o.threads, "CPU threads; 0: all cores (the bits do not depend on it)")->group(group);
 }
 
@@ -122,15 +153,6 @@ void add_run_flags(CLI::App& app, TrainOptions& o) {
     app.add_option("--sample-temperature", o.sample_temperature, "0: the likeliest token always")->group(group);
 }
 
-// Lines of options that were left empty say nothing, and an empty value would not pass the options' own checks.
-std::string without_unset(const std::string& toml) {
-    std::string kept;
-    std::istringstream in(toml);
-    for (std::string line; std::getline(in, line);)
-        if (!line.ends_with("=\"\"")) kept += line + "\n";
-    return kept;
-}
-
 // Numbers that parse but make no sense.
 void check_options(const TrainOptions& o) {
     const auto want = [](bool ok, const char* flag, const auto& value, const char* wanted) {
@@ -146,15 +168,20 @@ void check_options(const TrainOptions& o) {
         throw std::runtime_error("--output-dir is missing: say where the adapter and checkpoints shall go");
     if (!o.adapter_in.empty() && o.adapter != "lora")
         throw std::runtime_error("--adapter-in goes on training a LoRA adapter and needs --adapter lora");
+    const auto alpha = static_cast<float>(o.lora_alpha), dropout = static_cast<float>(o.lora_dropout);
+    want(o.lora_r >= 1 && o.lora_r <= 4096, "--lora-r", o.lora_r, "1 to 4096");
+    want(std::isfinite(alpha) && alpha > 0, "--lora-alpha", o.lora_alpha, "a positive number");
+    want(dropout >= 0 && dropout < 1, "--lora-dropout", o.lora_dropout, "0 <= p < 1");
     want(o.gradient_accumulation_steps >= 1 && o.gradient_accumulation_steps <= 1 << 20,
          "--gradient-accumulation-steps", o.gradient_accumulation_steps, "1 or more");
-    want(o.max_steps >= 0 && o.max_steps <= int64_t{1} << 40, "--max-steps", o.max_steps, "0 or more");
+    want(o.max_steps >= 0 && o.max_steps <= kMostSteps, "--max-steps", o.max_steps, "0 or more");
     want(std::isfinite(o.num_epochs) && o.num_epochs > 0 && o.num_epochs <= 1e6, "--num-epochs", o.num_epochs,
          "more than 0");
     want(std::isfinite(o.learning_rate) && o.learning_rate >= 0 && o.learning_rate < 1e3, "--learning-rate",
          o.learning_rate, "0 or more, below 1000");
     want(o.warmup_ratio >= 0 && o.warmup_ratio <= 1, "--warmup-ratio", o.warmup_ratio, "0 to 1");
-    want(o.warmup_steps >= -1, "--warmup-steps", o.warmup_steps, "0 or more (-1: --warmup-ratio decides)");
+    want(o.warmup_steps >= -1 && o.warmup_steps <= kMostSteps, "--warmup-steps", o.warmup_steps,
+         "0 or more (-1: --warmup-ratio decides)");
     want(std::isfinite(o.weight_decay) && o.weight_decay >= 0 && o.weight_decay < 1e3, "--weight-decay", o.weight_decay,
          "0 or more");
     want(std::isfinite(o.max_grad_norm) && o.max_grad_norm >= 0, "--max-grad-norm", o.max_grad_norm,
@@ -162,12 +189,13 @@ void check_options(const TrainOptions& o) {
     want(o.adam_beta1 >= 0 && o.adam_beta1 < 1, "--adam-beta1", o.adam_beta1, "0 <= beta < 1");
     want(o.adam_beta2 >= 0 && o.adam_beta2 < 1, "--adam-beta2", o.adam_beta2, "0 <= beta < 1");
     want(std::isfinite(o.adam_epsilon) && o.adam_epsilon > 0, "--adam-epsilon", o.adam_epsilon, "more than 0");
-    want(std::isfinite(o.val_set_size) && o.val_set_size >= 0, "--val-set-size", o.val_set_size,
+    want(o.val_set_size >= 0 && o.val_set_size < 1e15, "--val-set-size", o.val_set_size,
          "a share below 1 or a number of rows");
-    want(o.eval_steps >= 0, "--eval-steps", o.eval_steps, "0 or more");
-    want(o.save_steps >= 0, "--save-steps", o.save_steps, "0 or more");
-    want(o.save_total_limit >= 0, "--save-total-limit", o.save_total_limit, "0 (keep all) or more");
-    want(o.logging_steps >= 1, "--logging-steps", o.logging_steps, "1 or more");
+    want(o.eval_steps >= 0 && o.eval_steps <= kMostSteps, "--eval-steps", o.eval_steps, "0 or more");
+    want(o.save_steps >= 0 && o.save_steps <= kMostSteps, "--save-steps", o.save_steps, "0 or more");
+    want(o.save_total_limit >= 0 && o.save_total_limit <= kMostSteps, "--save-total-limit", o.save_total_limit,
+         "0 (keep all) or more");
+    want(o.logging_steps >= 1 && o.logging_steps <= kMostSteps, "--logging-steps", o.logging_steps, "1 or more");
     want(o.sample_tokens >= 1 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
     want(o.sample_temperature >= 0 && o.sample_temperature <= 100, "--sample-temperature", o.sample_temperature,
          "0 to 100");
@@ -253,6 +281,9 @@ void apply_offload_flags(ModelSettings& s, const OffloadFlags& f, int L) {
     s.layer_offloading = f.layer_offloading;
     s.recompute =
         f.recompute == "block" || (f.recompute.empty() && f.layer_offloading) ? Recompute::block : Recompute::none;
+    if (f.num_prefetch < 1 || f.num_prefetch > 1 << 20)
+        throw std::runtime_error("--num-prefetch " + std::to_string(f.num_prefetch) +
+                                 " is out of range; wanted 1 or more");
     s.num_prefetch = f.num_prefetch;
     s.num_slots = f.num_prefetch + 1;
     if (!f.num_slots.empty() && f.num_slots != "auto") {
@@ -296,6 +327,10 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
     add_offload_flags(app, o.offload);
     add_run_flags(app, o);
     if (const auto code = data::parse_command_line(app, argc, argv, out, err)) return code;
+    if (app.get_option("--freeze-layers")->count() > 0 && o.freeze_layers < 0) {
+        err << "train_gpt: --freeze-layers " << o.freeze_layers << " makes no sense; wanted 0 or more\n";
+        return 1;
+    }
     if (o.freeze_layers >= 0) {
         if (app.get_option("--adapter")->count() > 0 && o.adapter == "lora") {
             err << "train_gpt: --freeze-layers trains layers in full and excludes --adapter lora\n";
@@ -304,7 +339,7 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
         o.adapter = "none";
     }
     check_options(o);
-    o.config_toml = without_unset(app.config_to_str(true, false));
+    o.config_toml = config_toml_of(app, o);
     return std::nullopt;
 }
 

@@ -200,7 +200,15 @@ class Run {
 
 void Run::announce_plan() {
     const ModelSettings settings = settings_from(o_, config_);
-    if (!o_.trace.empty()) trace_steps_ = parse_trace_steps(o_.trace_steps);
+    trace_steps_ = parse_trace_steps(o_.trace_steps);
+    if (!o_.trace.empty()) {
+        const auto folder_of = [](const fs::path& file) {
+            return fs::weakly_canonical(fs::absolute(file)).parent_path();
+        };
+        const fs::path folder = folder_of(o_.trace);  // may be the run directory, which is yet to be made
+        if (!fs::is_directory(folder) && folder != folder_of(fs::path(o_.output_dir) / "trace"))
+            throw std::runtime_error("--trace " + o_.trace + ": the directory it shall lie in does not exist");
+    }
     if (!o_.sample.empty()) check_can_sample(config_);
     for (const auto& notice : config_.notices) out_ << "note: " << notice << "\n";
     out_ << describe(config_) << "\n";
@@ -256,6 +264,7 @@ void Run::load() {
         out_ << "note: " << count_text(weights_->inexact_elems()) << " weights are not exact in " << kPrecision
              << " and were rounded\n";
     out_ << "loaded in " << format_text("%.1f", seconds_since(start)) << " s; " << model_->offload().report() << "\n";
+    if (!layout_->streamed.empty()) out_ << "host memory: " << model_->slabs().report() << "\n";
     if (!layout_->streamed.empty()) link_gbps_ = model_->measure_link_gbps();
     loop_ = std::make_unique<StepLoop>(*model_);
 }

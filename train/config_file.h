@@ -1,0 +1,25 @@
+// Config files of a run: the part of TOML that a list of flags needs, one `key = value` a line.
+//
+// Values are strings ("..." with escapes, '...' as they stand), numbers, true and false, and lists of these on one
+// line, which become one text joined by commas ("q_proj,v_proj"). Written and read by the same few lines, so that any
+// text survives the way through a file; CLI11's own reader knows no escapes. Source of the format: toml.io/en/v1.0.0.
+#pragma once
+
+#include <istream>
+#include <string>
+#include <vector>
+
+namespace slab::train {
+
+struct ConfigEntry {
+    std::string key, value;
+    int line;  // from 1
+};
+
+// Throws std::runtime_error naming the line, what it says and what is wanted.
+std::vector<ConfigEntry> parse_config(std::istream& input);
+
+// A value as it is written: a number or a truth value bare, anything else as a string.
+std::string config_value(const std::string& value);
+
+}  // namespace slab::train
