@@ -1,0 +1,207 @@
+// Checkpoints: a run stopped and resumed in a new process has the bits of the unbroken one, whatever its slots were;
+// and what cannot be the continuation of a run is refused by name.
+#include <nlohmann/json.hpp>
+
+#include "tests/tiny_model.h"
+#include "train/adapter_files.h"
+#include "train/checkpoint.h"
+#include "train/model_config.h"
+
+using namespace slab;
+using namespace slab::train;
+using namespace slab::test;
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+const std::map<std::string, std::string> kIdentity = {{"--seed", "7"}, {"--lora-r", "3"}};
+
+TrainerState state_at(int64_t step) {
+    TrainerState state;
+    state.step = step;
+    state.next_sample = static_cast<uint64_t>(step) * 4;
+    state.bad_steps_in_row = 0;
+    state.identity = kIdentity;
+    return state;
+}
+
+void save(const fs::path& directory, TinyRun& run, int64_t step) {
+    save_checkpoint(directory, run.model, {run.layout, run.weights, "tiny/base"}, state_at(step));
+}
+
+void edit_json(const fs::path& file, const std::function<void(json&)>& edit) {
+    json j = json::parse(content(file));
+    edit(j);
+    put(file, j.dump());
+}
+
+}  // namespace
+
+TEST_SUITE("cpu") {
+    TEST_CASE("checkpoint: stopped and resumed in a new model, training goes on with the same bits") {
+        for (const auto& family : tiny_families())
+            for (const ModelSettings& settings : {tiny_settings(0.2f), tiny_full_settings(3), tiny_full_settings(0)}) {
+                CAPTURE(family);
+                CAPTURE(settings.freeze_layers);
+                const TinyBase base(family);
+                TinyRun plain(base, settings);
+                const Outcome want = train_steps(plain, 4);
+
+                const FreshDirectory dir;
+                Outcome got;
+                {
+                    TinyRun run(base, streamed(settings, 1, 2));
+                    train_steps(got, run, 0, 2);
+                    save(dir.path / "checkpoint-2", run, 2);
+                    Outcome further = got;  // saving leaves no trace in the run itself
+                    train_steps(further, run, 2, 2);
+                    CHECK(first_difference(run.layout.trained, further, want) == "");
+                }
+                TinyRun resumed(base, streamed(settings, 2, 4, {1}));
+                const TrainerState state = load_checkpoint(dir.path / "checkpoint-2", resumed.model, kIdentity);
+                CHECK(state.step == 2);
+                CHECK(state.next_sample == 8);
+                CHECK(state.applied_updates == 2);
+                CHECK(state.identity == kIdentity);
+                train_steps(got, resumed, 2, 2);
+                CHECK(first_difference(resumed.layout.trained, got, want) == "");
+            }
+    }
+
+    TEST_CASE("checkpoint: what is saved is a PEFT adapter, or a Hugging Face model, with the trained weights") {
+        const FreshDirectory dir;
+        const TinyBase base("gpt2");
+        TinyRun lora(base, tiny_settings());
+        train_steps(lora, 1);
+        save(dir.path / "checkpoint-1", lora, 1);
+        CHECK(names_in(dir.path / "checkpoint-1") ==
+              std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors",
+                                       "trainer_state.json"});
+        CHECK(read_trained(dir.path / "checkpoint-1" / "adapter_model.safetensors", lora.layout.trained) ==
+              lora.model.trained().read_weights(lora.model.compute()));
+        const json config = json::parse(content(dir.path / "checkpoint-1" / "adapter_config.json"));
+        CHECK(config["base_model_name_or_path"] == "tiny/base");
+        CHECK(config["r"] == 3);
+        CHECK(config["fan_in_fan_out"] == true);
+
+        TinyRun full(base, tiny_full_settings(2));
+        train_steps(full, 2);
+        save(dir.path / "checkpoint-2", full, 2);
+        CHECK(names_in(dir.path / "checkpoint-2") == std::vector<std::string>{"config.json", "model.safetensors",
+                                                                              "optimizer.safetensors",
+                                                                              "trainer_state.json"});
+        // Loaded as a base of its own, frozen and trained tensors together give the logits of the model in memory.
+        const ModelConfig again = read_model_config(dir.path / "checkpoint-2" / "config.json");
+        BaseWeights weights = BaseWeights::from_files(dir.path / "checkpoint-2", again);
+        const ModelLayout layout = make_layout(again, tiny_settings());
+        Device device({.threads = 1});
+        Model model(device, layout, weights, {});
+        const MicroBatch batch = tiny_batch(base.config, {}, 3);
+        CHECK(model.logits(batch, 0, 18) == full.model.logits(batch, 0, 18));
+        TinyRun before(base, tiny_settings());
+        CHECK(before.model.logits(batch, 0, 18) != full.model.logits(batch, 0, 18));
+    }
+
+    TEST_CASE("checkpoint: a run with other settings is refused, naming the flag and both values") {
+        const FreshDirectory dir;
+        const TinyBase base("llama", 2);
+        TinyRun run(base, tiny_settings());
+        save(dir.path / "checkpoint-5", run, 5);
+        auto other = kIdentity;
+        other["--seed"] = "8";
+        const std::string error = error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, other); });
+        CHECK(has(error, "trainer_state.json"));
+        CHECK(has(error, "--seed 7"));
+        CHECK(has(error, "has 8"));
+        other = kIdentity;
+        other["--weight-decay"] = "0.1";
+        CHECK(has(error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, other); }),
+                  "--weight-decay unset"));
+        CHECK(has(error_of([&] { load_checkpoint(dir.path / "checkpoint-6", run.model, kIdentity); }),
+                  "checkpoint-6: is not a checkpoint"));
+    }
+
+    TEST_CASE("checkpoint: damaged files are named, and the model stays as it was") {
+        const FreshDirectory dir;
+        const TinyBase base("qwen2", 2);
+        TinyRun run(base, tiny_settings());
+        train_steps(run, 1);
+        const fs::path good = dir.path / "checkpoint-1", bad = dir.path / "bad";
+        save(good, run, 1);
+        TinyRun fresh(base, tiny_settings());
+        const std::vector<float> before = fresh.model.trained().read_weights(fresh.model.compute());
+        const auto error_with = [&](const std::function<void()>& damage) {
+            fs::remove_all(bad);
+            fs::copy(good, bad);
+            damage();
+            const std::string error = error_of([&] { load_checkpoint(bad, fresh.model, kIdentity); });
+            CHECK(fresh.model.trained().read_weights(fresh.model.compute()) == before);
+            CHECK(fresh.model.trained().read_applied_updates(fresh.model.compute()) == 0);
+            return error;
+        };
+        for (const char* file : {"trainer_state.json", "adapter_model.safetensors", "optimizer.safetensors"}) {
+            CAPTURE(file);
+            CHECK(has(error_with([&] { fs::remove(bad / file); }), file));
+            CHECK(has(error_with([&] { put(bad / file, ""); }), file));
+            for (const double part : {0.1, 0.5, 0.99})
+                CHECK(has(error_with([&] {
+                              fs::resize_file(bad / file, static_cast<size_t>(
+                                                              part * static_cast<double>(fs::file_size(bad / file))));
+                          }),
+                          file));
+        }
+        const auto edit_state = [&](const std::function<void(json&)>& edit) {
+            return [&, edit] { edit_json(bad / "trainer_state.json", edit); };
+        };
+        for (const char* key : {"global_step", "next_sample", "applied_updates", "bad_steps_in_row", "identity"}) {
+            CAPTURE(key);
+            CHECK(has(error_with(edit_state([&](json& j) { j.erase(key); })), "trainer_state.json"));
+            CHECK(has(error_with(edit_state([&](json& j) { j[key] = "x"; })), "trainer_state.json"));
+        }
+        CHECK(has(error_with(edit_state([](json& j) { j["global_step"] = -1; })), "-1"));
+        CHECK(has(error_with(edit_state([](json& j) { j = json::array(); })), "trainer_state.json"));
+        CHECK(error_of([&] { load_checkpoint(good, fresh.model, kIdentity); }) == "");
+    }
+
+    TEST_CASE("checkpoint: last is the highest complete one, and the oldest are removed beyond the limit") {
+        const FreshDirectory dir;
+        CHECK_FALSE(last_checkpoint(dir.path).has_value());
+        CHECK_FALSE(last_checkpoint(dir.path / "missing").has_value());
+        for (const char* name : {"checkpoint-9", "checkpoint-10", "checkpoint-100", "checkpoint-2", "checkpoint-7x",
+                                 "checkpoint-", "checkpoint--3", "other-200", "checkpoint-300"}) {
+            fs::create_directories(dir.path / name);
+            if (std::string(name) != "checkpoint-300") put(dir.path / name / "trainer_state.json", "{}");
+        }
+        CHECK(last_checkpoint(dir.path) == dir.path / "checkpoint-100");  // 300 has no state: it is not complete
+        CHECK(checkpoint_path(dir.path, 100) == dir.path / "checkpoint-100");
+        prune_checkpoints(dir.path, 0);
+        CHECK(fs::exists(dir.path / "checkpoint-2"));
+        prune_checkpoints(dir.path, 2);
+        CHECK(names_in(dir.path) == std::vector<std::string>{"checkpoint-", "checkpoint--3", "checkpoint-10",
+                                                             "checkpoint-100", "checkpoint-300", "checkpoint-7x",
+                                                             "other-200"});
+    }
+
+    TEST_CASE("checkpoint: saving over an older one replaces it whole; saving to a full disk leaves it as it was") {
+        const FreshDirectory dir;
+        const TinyBase base("llama", 2);
+        TinyRun run(base, tiny_settings());
+        const fs::path path = dir.path / "checkpoint-1";
+        save(path, run, 1);
+        put(path / "left-over", "x");
+        train_steps(run, 1);
+        save(path, run, 1);
+        CHECK_FALSE(fs::exists(path / "left-over"));
+        const std::string weights = content(path / "adapter_model.safetensors");
+        train_steps(run, 1);
+        std::string error;
+        {
+            const SmallDisk disk(2000);
+            error = error_of([&] { save(path, run, 1); });
+        }
+        CHECK(has(error, "adapter_model.safetensors"));
+        CHECK(content(path / "adapter_model.safetensors") == weights);
+        CHECK(names_in(dir.path) == std::vector<std::string>{"checkpoint-1"});
+    }
+}
