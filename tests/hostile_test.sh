@@ -251,7 +251,8 @@ reset && poke "$mask" $((1024 + 9)) '\x04'
 refuses "a mask byte of no meaning" "train.mask.*offset 1033" start_anew
 reset && cp "$work/text" "$tokens"
 refuses "text for tokens" "train.bin.*tokenize" start_anew
-reset && refuses "rows longer than the file" "train.bin.*sequence-len" train --sequence-len 100000 --output-dir "$work/now/fresh"
+reset && refuses "rows longer than the file" "train.bin.*sequence-len" \
+    train --sequence-len 100000 --output-dir "$work/now/fresh"
 reset && rm "$tokens" && mkdir "$tokens"
 refuses "a directory for tokens" "train.bin" start_anew
 reset && rm "$tokens" && mkfifo "$tokens"
@@ -328,10 +329,12 @@ for kib in 0 1 2 4 8 16; do
     done
 done
 require 0 go_on && cp "$work/now/run/adapter_model.safetensors" "$work/after_full_disk"
-reset && require 0 go_on && same_bits "going on after a full disk" "$work/now/run/adapter_model.safetensors" "$work/after_full_disk"
+reset && require 0 go_on &&
+    same_bits "going on after a full disk" "$work/now/run/adapter_model.safetensors" "$work/after_full_disk"
 mkdir "$work/disk"
 if mount -t tmpfs -o size=40k none "$work/disk" 2> "$output"; then
-    refuses "a full file system" "$work/disk/run.*No space left" train --sequence-len 16 --save-steps 1 --output-dir "$work/disk/run"
+    refuses "a full file system" "$work/disk/run.*No space left" \
+        train --sequence-len 16 --save-steps 1 --output-dir "$work/disk/run"
     holds "a full file system holds temporaries" no_leftovers "$work/disk"
     umount "$work/disk"
 fi

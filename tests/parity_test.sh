@@ -83,7 +83,8 @@ refuses "--num-slots 1" "num-slots" "$build/parity_gpt" "$case" --layer-offloadi
 refuses "--num-slots without offloading" "layer-offloading" "$build/parity_gpt" "$case" --num-slots 3
 refuses "--num-slots nonsense" "num-slots" "$build/parity_gpt" "$case" --layer-offloading --num-slots 3x
 refuses "--num-prefetch 0" "num-prefetch" "$build/parity_gpt" "$case" --layer-offloading --num-prefetch 0
-refuses "--resident-layers beyond the last" "resident-layers" "$build/parity_gpt" "$case" --layer-offloading --resident-layers 0,9
+refuses "--resident-layers beyond the last" "resident-layers" \
+    "$build/parity_gpt" "$case" --layer-offloading --resident-layers 0,9
 refuses "--vram-budget too small" "budget" "$build/parity_gpt" "$case" --vram-budget 100K
 refuses "no case" "case" "$build/parity_gpt"
 refuses "a case that is not there" "$work/none" "$build/parity_gpt" "$work/none"
