@@ -270,7 +270,8 @@ void print_profile(Bench& bench, const std::vector<MicroBatch>& batch) {
         if (name.starts_with("matmul")) products += ms;
     }
     std::printf("where the resident step's time goes (matrix products %.1f%%)\n", 100 * products / all);
-    for (const auto& [name, ms] : rows) }
+    for (const auto& [name, ms] : rows) std::printf("  %-28s %9.3f ms  %5.1f%%\n", name.c_str(), ms, 100 * ms / all);
+}
 
 void run(const BenchOptions& o) {
     const ModelConfig c = config_of(o);
