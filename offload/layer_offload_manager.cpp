@@ -155,11 +155,16 @@ void LayerOffloadManager::State::enqueue(const SlabLoad& load) {
     disturb(transfer);
     TimedSpans::Span* span =
         tracing ? spans.open(TraceBox::Kind::copy, load.layer, bytes_of(load.layer), transfer) : nullptr;
+    const uint64_t moved_back_bytes = device.traffic().device_to_host_bytes;
     try {
         source.enqueue(load.layer, slot(load.slot), transfer);
     } catch (...) {
         TimedSpans::close(span, transfer);
         throw;
+    }
+    if (const uint64_t now_bytes = device.traffic().device_to_host_bytes; now_bytes != moved_back_bytes) {
+        ++stats.slabs_out;
+        stats.bytes_out += now_bytes - moved_back_bytes;
     }
     TimedSpans::close(span, transfer);
     ready[s].record(transfer);
@@ -437,8 +442,7 @@ std::string LayerOffloadManager::report() const {
     if (s.options.num_slots > N) text += ", " + std::to_string(s.options.num_slots) + " slots were asked for";
     if (R == N) return text + "; the ring holds every streamed layer, which saves no device memory";
     const size_t freed_bytes = s.streamed_bytes > ring_bytes() ? s.streamed_bytes - ring_bytes() : 0;
-    return text + ", frees " + text_of(freed_bytes) + " of device memory; a training pass moves " +
-           std::to_string(2 * (N - R)) + " slabs in and none out";
+    return text + ", frees " + text_of(freed_bytes) + " of device memory";
 }
 
 void LayerOffloadManager::set_trace(bool on) {

@@ -166,6 +166,10 @@ TrainerState load_checkpoint(const fs::path& directory, Model& model,
                 (then == state.identity.end() ? "unset" : then->second) + ", this one has " + value +
                 "; resume with the same value, or start a new run (--adapter-in takes over an adapter)");
     }
+    for (const auto& [flag, value] : state.identity)
+        if (!identity.count(flag))
+            throw std::runtime_error((directory / kStateFile).string() + ": the run was made with " + flag + " " +
+                                     value + ", this one has none; resume with the same flags");
     const TrainedTable& table = model.layout().trained;
     const bool lora = model.layout().settings.lora.has_value();
     const std::vector<float> weights = read_trained(directory / (lora ? kAdapterFile : kModelFile), table, "", !lora);
@@ -178,6 +182,10 @@ TrainerState load_checkpoint(const fs::path& directory, Model& model,
 
 fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
     return output_dir / (kPrefix + std::to_string(step));
+}
+
+int64_t step_of_checkpoint(const fs::path& directory) {
+    return step_of(directory).value_or(-1);
 }
 
 std::optional<fs::path> last_checkpoint(const fs::path& output_dir) {

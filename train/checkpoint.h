@@ -47,6 +47,8 @@ TrainerState load_checkpoint(const std::filesystem::path& directory, Model& mode
                              const std::map<std::string, std::string>& identity);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);
+// The step in a checkpoint's name; -1 when the name is no checkpoint's.
+int64_t step_of_checkpoint(const std::filesystem::path& directory);
 // The complete checkpoint with the highest step, if there is one.
 std::optional<std::filesystem::path> last_checkpoint(const std::filesystem::path& output_dir);
 // Removes the oldest beyond `keep` (0: keeps all).

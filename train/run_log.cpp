@@ -49,6 +49,17 @@ std::string kept_lines(const std::filesystem::path& file, int64_t step) {
     return kept;
 }
 
+// Whoever names notes.txt as the log shall not lose his notes.
+void check_is_log(const std::filesystem::path& file) {
+    std::ifstream in(file);
+    std::string line;
+    if (!std::getline(in, line)) return;
+    const json first = json::parse(line, nullptr, false);
+    if (!first.is_object() || (!first.contains("event") && !first.contains("step")))
+        throw std::runtime_error(file.string() +
+                                 ": is no log of a run, and --log would overwrite it; name another file");
+}
+
 }  // namespace
 
 std::string step_line(const StepReport& r) {
@@ -69,6 +80,7 @@ std::string step_line(const StepReport& r) {
 }
 
 RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step) : path_(file) {
+    check_is_log(file);
     if (std::filesystem::exists(file))
         data::write_file_atomically(file, resume_step >= 0 ? kept_lines(file, resume_step) : "");
     out_.open(file, std::ios::app);

@@ -53,12 +53,13 @@ StepLoop::~StepLoop() {
     }
 }
 
-void StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
+size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
     if (free_.empty()) throw std::logic_error("collect() the results of earlier steps first");
     Stream& stream = model_.compute();
     auto slot = std::move(free_.back());
     free_.pop_back();
     slot->result = {};
+    size_t read_back_bytes = 0;
     for (const auto& batch : micro_batches) {
         slot->result.targets += batch.target_count();
         slot->result.tokens += batch.tokens.size();
@@ -71,6 +72,7 @@ void StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepS
         scope.finish();
         if (settings.update)
             model_.trained().update(settings.adamw, settings.max_grad_norm, model_.train_loss_sum(), stream);
+        read_back_bytes = sizeof(double) + (settings.update ? sizeof(OptimizerControl) : 0);
         copy_async(slot->buffer.data(), model_.train_loss_sum(), sizeof(double), CopyKind::device_to_host, stream);
         if (settings.update)
             copy_async(slot->buffer.data() + kControlOffset, model_.trained().control(), sizeof(OptimizerControl),
@@ -78,6 +80,7 @@ void StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepS
         slot->arrived->record(stream);
     }
     pending_.push_back(std::move(slot));
+    return read_back_bytes;
 }
 
 StepResult StepLoop::collect() {

@@ -51,7 +51,8 @@ class StepLoop {
     ~StepLoop();  // waits for results still on their way
 
     // Enqueues one step over the micro-batches, in their order. With no targets at all nothing is enqueued.
-    void enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
+    // Returns the bytes that it sends back to the host: loss and control, nothing else ever.
+    size_t enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
     // The result of the oldest step enqueued and not yet collected; blocks until it is there.
     StepResult collect();
     size_t pending() const { return pending_.size(); }

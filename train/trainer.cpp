@@ -1,20 +1,20 @@
 // The run. See trainer.h.
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <deque>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <numbers>
 #include <numeric>
 #include <stdexcept>
 
 #include "data/atomic_file.h"
 #include "train/adapter_files.h"
 #include "train/checkpoint.h"
-#include "train/data_loader.h"
 #include "train/run_log.h"
+#include "train/run_setup.h"
 #include "train/sampler.h"
 #include "train/step_loop.h"
 #include "train/text.h"
@@ -34,118 +34,6 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Path to config.json's directory: --base-model may also name a file of weights or config.json itself.
-fs::path config_path(const std::string& base_model) {
-    const fs::path given(base_model);
-    if (fs::is_directory(given)) return given / "config.json";
-    if (given.filename() == "config.json") return given;
-    if (!fs::exists(given)) throw std::runtime_error("--base-model " + base_model + ": no such file or directory");
-    return given.parent_path() / "config.json";
-}
-
-ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
-    ModelSettings s;
-    s.B = o.micro_batch_size;
-    s.T = o.sequence_len;
-    s.freeze_layers = std::max(o.freeze_layers, 0);
-    apply_offload_flags(s, o.offload, config.L);
-    if (o.adapter == "none") return s;
-    if (!o.adapter_in.empty()) {
-        s.lora = read_adapter_config(fs::path(o.adapter_in) / "adapter_config.json", config);
-        return s;
-    }
-    LoraSettings lora{.r = o.lora_r,
-                      .alpha = static_cast<float>(o.lora_alpha),
-                      .dropout = static_cast<float>(o.lora_dropout),
-                      .rslora = o.use_rslora,
-                      .target_modules = {},
-                      .layers_to_transform = {}};
-    std::stringstream targets(o.lora_target_modules);
-    for (std::string name; std::getline(targets, name, ',');)
-        if (!name.empty()) lora.target_modules.push_back(name);
-    s.lora = lora;
-    return s;
-}
-
-// Training and validation rows: two files, or the last rows of one.
-struct DataSets {
-    std::unique_ptr<DataLoader> train, val;
-};
-
-DataSets open_data(const TrainOptions& o, const ModelConfig& config) {
-    DataSets sets;
-    const data::TokenFile file{fs::path(o.train_data)};
-    uint64_t held_out = 0;
-    if (o.val_set_size > 0) {
-        const uint64_t rows = DataLoader(file, o.sequence_len, config.V, o.seed, false).rows();
-        held_out = o.val_set_size < 1 ? static_cast<uint64_t>(std::ceil(o.val_set_size * static_cast<double>(rows)))
-                                      : static_cast<uint64_t>(o.val_set_size);
-        if (held_out >= rows)
-            throw std::runtime_error("--val-set-size holds out " + count_text(held_out) + " rows and " + o.train_data +
-                                     " has " + count_text(rows) + "; nothing would be left to train on");
-        sets.val = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, false, rows - held_out, rows);
-        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true, 0, rows - held_out);
-    } else {
-        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true);
-    }
-    if (!o.val_data.empty())
-        sets.val = std::make_unique<DataLoader>(data::TokenFile{fs::path(o.val_data)}, o.sequence_len, config.V, o.seed,
-                                                false);
-    return sets;
-}
-
-int64_t total_steps(const TrainOptions& o, uint64_t rows) {
-    if (o.max_steps > 0) return o.max_steps;
-    const double samples = o.num_epochs * static_cast<double>(rows);
-    const double per_step = static_cast<double>(o.micro_batch_size) * o.gradient_accumulation_steps;
-    return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(samples / per_step)));
-}
-
-// What decides the bits of a run beside the files: a resumed run must agree in all of it.
-std::map<std::string, std::string> identity_of(const TrainOptions& o, const ModelLayout& layout, int64_t steps,
-                                               uint64_t rows) {
-    std::map<std::string, std::string> id = {
-        {"--sequence-len", std::to_string(o.sequence_len)},
-        {"--micro-batch-size", std::to_string(o.micro_batch_size)},
-        {"--gradient-accumulation-steps", std::to_string(o.gradient_accumulation_steps)},
-        {"--seed", std::to_string(o.seed)},
-        {"--learning-rate", format_text("%.9g", o.learning_rate)},
-        {"--lr-scheduler", o.lr_scheduler},
-        {"--warmup-ratio", format_text("%.9g", o.warmup_ratio)},
-        {"--warmup-steps", std::to_string(o.warmup_steps)},
-        {"--weight-decay", format_text("%.9g", o.weight_decay)},
-        {"--max-grad-norm", format_text("%.9g", o.max_grad_norm)},
-        {"--adam-beta1", format_text("%.9g", o.adam_beta1)},
-        {"--adam-beta2", format_text("%.9g", o.adam_beta2)},
-        {"--adam-epsilon", format_text("%.9g", o.adam_epsilon)},
-        {"--freeze-layers", std::to_string(layout.settings.freeze_layers)},
-        {"--max-steps (or --num-epochs)", std::to_string(steps)},
-        {"rows of --train-data", std::to_string(rows)},
-    };
-    if (layout.settings.lora) {
-        const LoraSettings& lora = *layout.settings.lora;
-        std::string targets;
-        for (const auto& name : lora.target_modules) targets += (targets.empty() ? "" : ",") + name;
-        id["--lora-r"] = std::to_string(lora.r);
-        id["--lora-alpha"] = format_text("%.9g", lora.alpha);
-        id["--lora-dropout"] = format_text("%.9g", lora.dropout);
-        id["--lora-target-modules"] = targets;
-        id["--use-rslora"] = lora.rslora ? "true" : "false";
-    }
-    return id;
-}
-
-// FIRST:LAST, inclusive, counted from 1 as the step line does.
-std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text) {
-    int64_t first = 0, last = 0;
-    int used = 0;
-    if (std::sscanf(text.c_str(), "%ld:%ld%n", &first, &last, &used) != 2 || static_cast<size_t>(used) != text.size() ||
-        first < 1 || last < first || last - first > 1000)
-        throw std::runtime_error("--trace-steps \"" + text +
-                                 "\": wanted FIRST:LAST, counted from 1, at most 1000 steps");
-    return {first, last};
-}
-
 class Run {
   public:
     Run(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out)
@@ -157,6 +45,7 @@ class Run {
     void announce_plan();
     void load();
     void restore();
+    void adopt_checkpoint(const fs::path& from);
     void evaluate(int64_t step);
     void sample(const char* when);
     void enqueue_step();
@@ -164,8 +53,10 @@ class Run {
     void collect_all() {
         while (!in_flight_.empty()) collect_one();
     }
-    void save(int64_t step);
-    void trace_around(int64_t step, bool before);
+    bool save(int64_t step);
+    void start_trace(int64_t step);
+    void end_trace();
+    void leave_out_of_step();
     void finish();
 
     // A step enqueued and not yet reported.
@@ -192,10 +83,12 @@ class Run {
     int64_t steps_ = 0, first_step_ = 0;
     double link_gbps_ = 0, wait_ms_reported_ = 0;
     double first_eval_loss_ = std::nan(""), last_eval_loss_ = std::nan(""), wait_ms_total_ = 0;
+    uint64_t passes_ = 0;  // micro-batches trained on
     uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0;
     Clock::time_point started_, last_report_;
     std::pair<int64_t, int64_t> trace_steps_{0, 0};
-    int64_t saved_step_ = -1;
+    bool tracing_ = false, traced_ = false;
+    int64_t saved_step_ = -1;  // a checkpoint of this step lies in output_dir_
 };
 
 void Run::announce_plan() {
@@ -231,6 +124,9 @@ void Run::load() {
     check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
     data_ = open_data(o_, config_);
     steps_ = total_steps(o_, data_.train->rows());
+    if (!o_.trace.empty() && trace_steps_.first > steps_)
+        throw std::runtime_error("--trace-steps " + o_.trace_steps + " begins after the run's last step, " +
+                                 std::to_string(steps_) + "; name steps of the run");
     // All that can be wrong with the base is found before the run directory is touched.
     weights_ =
         o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(o_.base_model, config_);
@@ -269,6 +165,17 @@ void Run::load() {
     loop_ = std::make_unique<StepLoop>(*model_);
 }
 
+// A checkpoint of this run directory is this run's own; later ones there would be taken for its continuation.
+void Run::adopt_checkpoint(const fs::path& from) {
+    std::error_code ignored;
+    const auto last = last_checkpoint(output_dir_);
+    if (!last) return;
+    if (fs::equivalent(from, checkpoint_path(output_dir_, state_.step), ignored)) saved_step_ = state_.step;
+    if (step_of_checkpoint(*last) > state_.step)
+        throw std::runtime_error("--output-dir " + output_dir_.string() + " holds " + last->filename().string() +
+                                 ", later than the one to resume from; remove it, or give another directory");
+}
+
 void Run::restore() {
     state_.identity = identity_of(o_, *layout_, steps_, data_.train->rows());
     if (!o_.resume_from_checkpoint.empty()) {
@@ -276,7 +183,7 @@ void Run::restore() {
             o_.resume_from_checkpoint == "last" ? last_checkpoint(output_dir_) : fs::path(o_.resume_from_checkpoint);
         if (from) {
             state_ = load_checkpoint(*from, *model_, state_.identity);
-            saved_step_ = state_.step;
+            adopt_checkpoint(*from);
             out_ << "resumed from " << from->string() << " after step " << state_.step << "\n";
         } else {
             out_ << "note: " << output_dir_.string() << " holds no checkpoint yet; the run starts at its beginning\n";
@@ -305,6 +212,12 @@ void Run::restore() {
                 {"host_slab_bytes", model_->host_slab_bytes()}});
 }
 
+// Time and waits up to here belong to an evaluation, a sample or a save, not to the next step.
+void Run::leave_out_of_step() {
+    last_report_ = Clock::now();
+    wait_ms_reported_ = model_->offload().stats().wait_ms;
+}
+
 void Run::evaluate(int64_t step) {
     if (!data_.val) return;
     std::vector<MicroBatch> batches;
@@ -318,7 +231,7 @@ void Run::evaluate(int64_t step) {
     log_.write({{"step", step}, {"eval_loss", std::isfinite(loss) ? json(loss) : json("NaN")}, {"eval_rows", rows}});
     if (std::isnan(first_eval_loss_)) first_eval_loss_ = loss;
     last_eval_loss_ = loss;
-    last_report_ = Clock::now();  // evaluation is not part of the next step's time
+    leave_out_of_step();
 }
 
 void Run::sample(const char* when) {
@@ -329,17 +242,24 @@ void Run::sample(const char* when) {
     out_ << "sample " << when << ": " << o_.sample << "|" << text << "\n" << std::flush;
     log_.write(json::parse(json({{"event", "sample"}, {"when", when}, {"prompt", o_.sample}, {"text", text}})
                                .dump(-1, ' ', false, json::error_handler_t::replace)));
-    last_report_ = Clock::now();
+    leave_out_of_step();
 }
 
-void Run::trace_around(int64_t step, bool before) {
-    if (o_.trace.empty()) return;
-    if (before && step == trace_steps_.first - 1) model_->offload().set_trace(true);
-    if (!before && (step == trace_steps_.second - 1 || step == steps_ - 1) && step >= trace_steps_.first - 1 &&
-        step < trace_steps_.second) {
-        write_trace(o_.trace, model_->offload().trace());
-        model_->offload().set_trace(false);
-    }
+// Before a step: starts the trace when the window begins, or when a resumed run begins inside it.
+void Run::start_trace(int64_t step) {
+    const auto [first, last] = trace_steps_;
+    if (o_.trace.empty() || tracing_ || traced_ || step + 1 < first || step + 1 > last) return;
+    model_->offload().set_trace(true);
+    tracing_ = true;
+}
+
+// After the window's last step, or when the run ends inside it.
+void Run::end_trace() {
+    if (!tracing_) return;
+    write_trace(o_.trace, model_->offload().trace());
+    model_->offload().set_trace(false);
+    tracing_ = false;
+    traced_ = true;
 }
 
 void Run::enqueue_step() {
@@ -355,17 +275,19 @@ void Run::enqueue_step() {
                                     .epsilon = static_cast<float>(o_.adam_epsilon),
                                     .weight_decay = static_cast<float>(o_.weight_decay)},
                           .max_grad_norm = static_cast<float>(o_.max_grad_norm)};
-    trace_around(step, true);
+    start_trace(step);
     const offload::OffloadStats before = model_->offload().stats();
-    loop_->enqueue(micro_batches, settings);
+    const uint64_t traffic_before = device_->traffic().device_to_host_bytes;
+    const size_t read_back_bytes = loop_->enqueue(micro_batches, settings);
     const offload::OffloadStats after = model_->offload().stats();
-    trace_around(step, false);
+    const uint64_t sent_back_bytes = device_->traffic().device_to_host_bytes - traffic_before;
+    if (step + 1 == trace_steps_.second) end_trace();
     in_flight_.push_back({.step = step,
                           .learning_rate = settings.adamw.learning_rate,
                           .slabs_in = after.slabs_in - before.slabs_in,
                           .bytes_in = after.bytes_in - before.bytes_in,
                           .slabs_out = after.slabs_out - before.slabs_out,
-                          .bytes_out = after.bytes_out - before.bytes_out});
+                          .bytes_out = sent_back_bytes - read_back_bytes});
     state_.step = step + 1;
 }
 
@@ -399,6 +321,7 @@ void Run::collect_one() {
     const double wait_ms = model_->offload().stats().wait_ms;
     r.wait_ms = std::max(0.0, wait_ms - wait_ms_reported_);
     wait_ms_reported_ = wait_ms;
+    if (r.targets != 0) passes_ += o_.gradient_accumulation_steps;
     slabs_in_total_ += r.slabs_in;
     bytes_in_total_ += r.bytes_in;
     slabs_out_total_ += r.slabs_out;
@@ -406,7 +329,7 @@ void Run::collect_one() {
     if (r.step % o_.logging_steps == 0 || r.step == steps_ || r.skipped || r.targets == 0)
         out_ << step_line(r) << "\n" << std::flush;
     log_.step(r);
-    state_.bad_steps_in_row = result.skipped ? state_.bad_steps_in_row + 1 : 0;
+    if (r.targets != 0) state_.bad_steps_in_row = result.skipped ? state_.bad_steps_in_row + 1 : 0;
     if (state_.bad_steps_in_row >= kBadStepsAllowed)
         throw std::runtime_error("loss or gradient norm was not finite in " + std::to_string(kBadStepsAllowed) +
                                  " steps in a row, up to step " + std::to_string(r.step) +
@@ -414,13 +337,20 @@ void Run::collect_one() {
                                  "--learning-rate, and look at the data");
 }
 
-void Run::save(int64_t step) {
+// Returns whether a checkpoint of this step is there now. After a step that was not finite none is made: what is on
+// disk is good.
+bool Run::save(int64_t step) {
     collect_all();
-    if (saved_step_ == step || state_.bad_steps_in_row > 0) return;
+    if (saved_step_ == step) return true;
+    if (state_.bad_steps_in_row > 0) {
+        out_ << "note: step " << step << " is not saved, since the last step was not finite\n";
+        return false;
+    }
     save_checkpoint(checkpoint_path(output_dir_, step), *model_, {*layout_, *weights_, o_.base_model}, state_);
     saved_step_ = step;
     prune_checkpoints(output_dir_, o_.save_total_limit);
-    last_report_ = Clock::now();
+    leave_out_of_step();
+    return true;
 }
 
 void Run::finish() {
@@ -434,8 +364,10 @@ void Run::finish() {
         const size_t all_slabs =
             std::accumulate(layout_->streamed.begin(), layout_->streamed.end(), size_t{0},
                             [&](size_t sum, int l) { return sum + layout_->slabs[l].total_bytes(); });
-        const uint64_t naive = 2 * layout_->streamed.size() * static_cast<uint64_t>(state_.step - first_step_) *
-                               o_.gradient_accumulation_steps;
+        uint64_t visits = 0;  // of streamed layers, in one micro-batch
+        for (const int layer : layout_->training_visits())
+            visits += std::binary_search(layout_->streamed.begin(), layout_->streamed.end(), layer);
+        const uint64_t naive = visits * passes_;
         out_ << "streamed " << count_text(slabs_in_total_) << " slabs, " << memory_text(bytes_in_total_)
              << ", to the device in training (loading every layer at every visit: " << count_text(naive)
              << " slabs); weights moved back: " << count_text(slabs_out_total_) << " slabs\n"
@@ -482,13 +414,15 @@ int Run::run() {
     }
     collect_all();
     if (state_.step < steps_) {
-        save(state_.step);
-        out_ << "interrupted after step " << state_.step
-             << "; checkpoint saved, go on with --resume-from-checkpoint last\n";
+        const bool saved = save(state_.step);
+        end_trace();
+        out_ << "interrupted after step " << state_.step << (saved ? "; checkpoint saved" : "")
+             << ", go on with --resume-from-checkpoint last\n";
         log_.write({{"event", "interrupted"}, {"step", state_.step}});
         return 130;
     }
     save(state_.step);
+    end_trace();
     if (first_step_ < steps_) evaluate(state_.step);
     sample("after");
     finish();
@@ -496,18 +430,6 @@ int Run::run() {
 }
 
 }  // namespace
-
-double learning_rate_at(const TrainOptions& o, int64_t step, int64_t total) {
-    const int64_t warmup = o.warmup_steps >= 0
-                               ? o.warmup_steps
-                               : static_cast<int64_t>(std::ceil(o.warmup_ratio * static_cast<double>(total)));
-    if (step < warmup) return o.learning_rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
-    if (o.lr_scheduler == "constant") return o.learning_rate;
-    const double progress =
-        static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, total - warmup));
-    if (o.lr_scheduler == "linear") return o.learning_rate * std::max(0.0, 1 - progress);
-    return o.learning_rate * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, progress)));
-}
 
 int train(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out) {
     return Run(options, interrupt, out).run();

@@ -12,8 +12,4 @@ namespace slab::train {
 // std::runtime_error with a message for the user otherwise. `interrupt` is looked at between steps.
 int train(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out);
 
-// The learning rate of step (0-based) of total: warm-up rises linearly to the peak, which it reaches at its last step,
-// so that no step has rate 0.
-double learning_rate_at(const TrainOptions& options, int64_t step, int64_t total);
-
 }  // namespace slab::train

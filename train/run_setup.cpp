@@ -1,0 +1,141 @@
+// From flags to what a run is made of. See run_setup.h.
+#include "train/run_setup.h"
+
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+#include <sstream>
+#include <stdexcept>
+
+#include "train/text.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+
+// Path to config.json's directory: --base-model may also name a file of weights or config.json itself.
+fs::path config_path(const std::string& base_model) {
+    const fs::path given(base_model);
+    if (fs::is_directory(given)) return given / "config.json";
+    if (given.filename() == "config.json") return given;
+    if (!fs::exists(given)) throw std::runtime_error("--base-model " + base_model + ": no such file or directory");
+    return given.parent_path() / "config.json";
+}
+
+ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
+    ModelSettings s;
+    s.B = o.micro_batch_size;
+    s.T = o.sequence_len;
+    s.freeze_layers = std::max(o.freeze_layers, 0);
+    apply_offload_flags(s, o.offload, config.L);
+    if (o.adapter == "none") return s;
+    if (!o.adapter_in.empty()) {
+        s.lora = read_adapter_config(fs::path(o.adapter_in) / "adapter_config.json", config);
+        return s;
+    }
+    LoraSettings lora{.r = o.lora_r,
+                      .alpha = static_cast<float>(o.lora_alpha),
+                      .dropout = static_cast<float>(o.lora_dropout),
+                      .rslora = o.use_rslora,
+                      .target_modules = {},
+                      .layers_to_transform = {}};
+    std::stringstream targets(o.lora_target_modules);
+    for (std::string name; std::getline(targets, name, ',');)
+        if (!name.empty()) lora.target_modules.push_back(name);
+    s.lora = lora;
+    return s;
+}
+
+DataSets open_data(const TrainOptions& o, const ModelConfig& config) {
+    DataSets sets;
+    const data::TokenFile file{fs::path(o.train_data)};
+    uint64_t held_out = 0;
+    if (o.val_set_size > 0) {
+        const uint64_t rows = DataLoader(file, o.sequence_len, config.V, o.seed, false).rows();
+        held_out = o.val_set_size < 1 ? static_cast<uint64_t>(std::ceil(o.val_set_size * static_cast<double>(rows)))
+                                      : static_cast<uint64_t>(o.val_set_size);
+        if (held_out >= rows)
+            throw std::runtime_error("--val-set-size holds out " + count_text(held_out) + " rows and " + o.train_data +
+                                     " has " + count_text(rows) + "; nothing would be left to train on");
+        sets.val = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, false, rows - held_out, rows);
+        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true, 0, rows - held_out);
+    } else {
+        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true);
+    }
+    if (!o.val_data.empty())
+        sets.val = std::make_unique<DataLoader>(data::TokenFile{fs::path(o.val_data)}, o.sequence_len, config.V, o.seed,
+                                                false);
+    return sets;
+}
+
+int64_t total_steps(const TrainOptions& o, uint64_t rows) {
+    if (o.max_steps > 0) return o.max_steps;
+    const double samples = o.num_epochs * static_cast<double>(rows);
+    const double per_step = static_cast<double>(o.micro_batch_size) * o.gradient_accumulation_steps;
+    return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(samples / per_step)));
+}
+
+// What decides the bits of a run beside the files: a resumed run must agree in all of it.
+std::map<std::string, std::string> identity_of(const TrainOptions& o, const ModelLayout& layout, int64_t steps,
+                                               uint64_t rows) {
+    std::map<std::string, std::string> id = {
+        {"--sequence-len", std::to_string(o.sequence_len)},
+        {"--micro-batch-size", std::to_string(o.micro_batch_size)},
+        {"--gradient-accumulation-steps", std::to_string(o.gradient_accumulation_steps)},
+        {"--seed", std::to_string(o.seed)},
+        {"--learning-rate", format_text("%.9g", o.learning_rate)},
+        {"--lr-scheduler", o.lr_scheduler},
+        {"--warmup-ratio", format_text("%.9g", o.warmup_ratio)},
+        {"--warmup-steps", std::to_string(o.warmup_steps)},
+        {"--weight-decay", format_text("%.9g", o.weight_decay)},
+        {"--max-grad-norm", format_text("%.9g", o.max_grad_norm)},
+        {"--adam-beta1", format_text("%.9g", o.adam_beta1)},
+        {"--adam-beta2", format_text("%.9g", o.adam_beta2)},
+        {"--adam-epsilon", format_text("%.9g", o.adam_epsilon)},
+        {"--freeze-layers", std::to_string(layout.settings.freeze_layers)},
+        {"--max-steps (or --num-epochs)", std::to_string(steps)},
+        {"rows of --train-data", std::to_string(rows)},
+    };
+    id["--adapter"] = layout.settings.lora ? "lora" : "none";
+    id["precision of the build"] = kPrecision;
+    if (layout.settings.lora) {
+        const LoraSettings& lora = *layout.settings.lora;
+        std::string targets;
+        for (const auto& name : lora.target_modules) targets += (targets.empty() ? "" : ",") + name;
+        id["--lora-r"] = std::to_string(lora.r);
+        id["--lora-alpha"] = format_text("%.9g", lora.alpha);
+        id["--lora-dropout"] = format_text("%.9g", lora.dropout);
+        id["--lora-target-modules"] = targets;
+        std::string layers;
+        for (const int layer : lora.layers_to_transform) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
+        id["layers_to_transform"] = layers;
+        id["--use-rslora"] = lora.rslora ? "true" : "false";
+    }
+    return id;
+}
+
+// FIRST:LAST, inclusive, counted from 1 as the step line does.
+std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text) {
+    int64_t first = 0, last = 0;
+    int used = 0;
+    if (std::sscanf(text.c_str(), "%" SCNd64 ":%" SCNd64 "%n", &first, &last, &used) != 2 ||
+        static_cast<size_t>(used) != text.size() || first < 1 || last < first || last - first > 1000)
+        throw std::runtime_error("--trace-steps \"" + text +
+                                 "\": wanted FIRST:LAST, counted from 1, at most 1000 steps");
+    return {first, last};
+}
+
+double learning_rate_at(const TrainOptions& o, int64_t step, int64_t total) {
+    const int64_t warmup = o.warmup_steps >= 0
+                               ? o.warmup_steps
+                               : static_cast<int64_t>(std::ceil(o.warmup_ratio * static_cast<double>(total)));
+    if (step < warmup) return o.learning_rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    if (o.lr_scheduler == "constant") return o.learning_rate;
+    const double progress =
+        static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, total - warmup));
+    if (o.lr_scheduler == "linear") return o.learning_rate * std::max(0.0, 1 - progress);
+    return o.learning_rate * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, progress)));
+}
+
+}  // namespace slab::train

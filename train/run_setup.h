@@ -1,0 +1,43 @@
+// From flags to what a run is made of: model settings, data sets, number of steps, and what a resumed run must agree
+// in.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "train/data_loader.h"
+#include "train/model_layout.h"
+#include "train/options.h"
+
+namespace slab::train {
+
+// Where config.json is: --base-model may also name a file of weights in its directory.
+std::filesystem::path config_path(const std::string& base_model);
+
+ModelSettings settings_from(const TrainOptions& options, const ModelConfig& config);
+
+// Training and validation rows: two files, or the last rows of one. val is null without either.
+struct DataSets {
+    std::unique_ptr<DataLoader> train, val;
+};
+DataSets open_data(const TrainOptions& options, const ModelConfig& config);
+
+// Optimizer steps of the run, for a training set of so many rows.
+int64_t total_steps(const TrainOptions& options, uint64_t rows);
+
+// What decides the bits of a run beside the files, by flag: a resumed run must agree in all of it.
+std::map<std::string, std::string> identity_of(const TrainOptions& options, const ModelLayout& layout, int64_t steps,
+                                               uint64_t rows);
+
+// "FIRST:LAST", inclusive, counted from 1 as the step line does.
+std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text);
+
+// The learning rate of step (0-based) of total: warm-up rises linearly to the peak, which it reaches at its last step,
+// so that no step has rate 0.
+double learning_rate_at(const TrainOptions& options, int64_t step, int64_t total);
+
+}  // namespace slab::train
