@@ -239,7 +239,7 @@ void Run::sample(const char* when) {
     const std::string text = sample_text(
         *model_, o_.sample, {.tokens = o_.sample_tokens, .temperature = o_.sample_temperature, .seed = o_.seed},
         [&] { return interrupt_.load(); });
-    out_ << "sample " << when << ": " << o_.sample << "|" << text << "\n" << std::flush;
+    out_ << "sample " << when << ": " << o_.sample << "|" << printable_text(text) << "\n" << std::flush;
     log_.write(json::parse(json({{"event", "sample"}, {"when", when}, {"prompt", o_.sample}, {"text", text}})
                                .dump(-1, ' ', false, json::error_handler_t::replace)));
     leave_out_of_step();
