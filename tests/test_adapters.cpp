@@ -237,6 +237,8 @@ TEST_SUITE("cpu") {
         CHECK(has(error_for([](LoraSettings& l) { l.r = 4097; }), "rank 4097"));
         CHECK(has(error_for([](LoraSettings& l) { l.alpha = 0; }), "alpha"));
         CHECK(has(error_for([](LoraSettings& l) { l.alpha = NAN; }), "alpha"));
+        CHECK(has(error_for([](LoraSettings& l) { l.alpha = 1e-7f; }), "alpha 1e-07"));
+        CHECK(has(error_for([](LoraSettings& l) { l.alpha = 2e6f; }), "alpha 2000000.0"));
         CHECK(has(error_for([](LoraSettings& l) { l.dropout = 1; }), "dropout"));
         CHECK(has(error_for([](LoraSettings& l) { l.dropout = NAN; }), "dropout"));
         CHECK(has(error_for([](LoraSettings& l) { l.target_modules = {}; }), "no target modules"));
@@ -341,6 +343,8 @@ TEST_SUITE("cpu") {
             {"r", 5000},
             {"lora_alpha", 0},
             {"lora_alpha", -1},
+            {"lora_alpha", 1e-7},
+            {"lora_alpha", 2e6},
             {"lora_alpha", "big"},
             {"lora_dropout", 1},
             {"lora_dropout", -0.1},
@@ -348,6 +352,9 @@ TEST_SUITE("cpu") {
             {"layers_to_transform", {0, 5}},
             {"layers_to_transform", {-1}},
             {"layers_to_transform", "all"},
+            {"layers_to_transform", ""},
+            {"layers_to_transform", false},
+            {"layers_to_transform", json::object()},
         };
         for (const auto& [key, value] : active) {
             CAPTURE(key);
@@ -363,6 +370,20 @@ TEST_SUITE("cpu") {
         CHECK(has(file.error(json::object()), "peft_type"));
         put(file.path, "{");
         CHECK(has(error_of([&] { read_adapter_config(file.path, file.model); }), "adapter_config.json"));
+    }
+
+    TEST_CASE("adapter config: numbers are written as a person would, and any path can stand in it") {
+        ConfigFile file;
+        LoraSettings lora = tiny_lora();
+        lora.dropout = 0.1f;
+        for (const auto& [alpha, text] : {std::pair{0.3f, "0.3"}, {16.0f, "16"}, {1e-6f, "1e-06"}, {1e6f, "1000000"}}) {
+            lora.alpha = alpha;
+            const std::string written = adapter_config_json(lora, file.model, "not \xff UTF-8");
+            CHECK(has(written, "\"lora_dropout\": 0.1,"));
+            CHECK(has(written, std::string("\"lora_alpha\": ") + text + ","));
+            put(file.path, written);
+            CHECK(read_adapter_config(file.path, file.model).alpha == alpha);
+        }
     }
 
     TEST_CASE("adapter config: what is written reads back as the same settings") {

@@ -166,7 +166,7 @@ TEST_SUITE("cpu") {
             {"--output-dir", {"", below_a_file}},
             {"--adapter", {"dora", ""}},
             {"--lora-r", {"0", "-1", "4097", huge, "1.5", "x", ""}},
-            {"--lora-alpha", {"0", "-1", "nan", "inf", "1e300", "x"}},
+            {"--lora-alpha", {"0", "-1", "nan", "inf", "1e300", "1e-7", "2e6", "x"}},
             {"--lora-dropout", {"1", "-0.1", "nan", "0.99999999999", "x"}},
             {"--lora-target-modules", {"", ",", "nosuch", "q_proj,nosuch", "all-linear,q_proj"}},
             {"--freeze-layers", {"-1", "4", huge, "x"}},
@@ -181,9 +181,9 @@ TEST_SUITE("cpu") {
             {"--warmup-steps", {"-2", huge, "x"}},
             {"--weight-decay", {"-1", "nan", "inf", "x"}},
             {"--max-grad-norm", {"-1", "nan", "inf", "x"}},
-            {"--adam-beta1", {"-0.1", "1", "nan", "x"}},
-            {"--adam-beta2", {"-0.1", "1", "nan", "x"}},
-            {"--adam-epsilon", {"0", "-1", "nan", "inf", "x"}},
+            {"--adam-beta1", {"-0.1", "1", "nan", "0.99999999999", "x"}},
+            {"--adam-beta2", {"-0.1", "1", "nan", "0.99999999999", "x"}},
+            {"--adam-epsilon", {"0", "-1", "nan", "inf", "1e-60", "1e60", "x"}},
             {"--seed", {"-1", "1e30", huge, "x"}},
             {"--threads", {"-1", "1025", huge, "x"}},
             {"--num-prefetch", {"0", "-1", "2147483647", huge, "x"}, streaming},
@@ -312,6 +312,19 @@ TEST_SUITE("cpu") {
         CHECK(residents("2", 8) == std::vector<int>{2, 6});
         CHECK(residents("8", 8) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
         CHECK(residents("3", 5) == std::vector<int>{0, 2, 4});
+        CHECK(has(error_of([&] { residents("6", 5); }), "--resident-layers 6: only 5 layers"));
+        // With --freeze-layers K only the first K layers are there to be spread over or listed.
+        const ModelConfig config = tiny_config("llama", 8);
+        ModelSettings frozen = tiny_full_settings(4);
+        apply_offload_flags(frozen, offloading("", "2"), config.L);
+        CHECK(frozen.resident_layers == std::vector<int>{1, 3});
+        CHECK(make_layout(config, frozen).streamed == std::vector<int>{0, 2});
+        CHECK(has(error_of([&] { apply_offload_flags(frozen, offloading("", "5"), config.L); }), "only 4 layers"));
+        for (const int K : {0, 4}) {
+            ModelSettings listed = tiny_full_settings(K);
+            apply_offload_flags(listed, offloading("", "5,"), config.L);
+            CHECK(has(error_of([&] { make_layout(config, listed); }), "layer 5, which is trained in full"));
+        }
     }
 
     TEST_CASE("options: --num-slots auto takes the most slots that the budget holds") {
@@ -360,6 +373,7 @@ TEST_SUITE("cpu") {
             return p.error;
         };
         const std::string unknown = error_with("lerning_rate = 1\n");
+        CHECK(has(unknown, "config file " + file + ", line 1"));
         CHECK(has(unknown, "lerning-rate"));
         CHECK(has(unknown, "did you mean learning-rate"));
         CHECK(has(error_with("plan = true\n"), "unknown key plan"));  // of a single start, not of a run
@@ -367,6 +381,9 @@ TEST_SUITE("cpu") {
         CHECK(has(error_with("[lora]\nlora_r = 3\n"), "\"[lora]\"; wanted key = value"));
         CHECK(has(error_with("lora_r = \"many\"\n"), "--lora-r"));
         CHECK(has(error_with("lora_r = -3\n"), "--lora-r"));
+        const std::string twice = error_with("lora_r = 3\nlora-r = 4\n");  // two spellings of one key
+        CHECK(has(twice, "config file " + file + ", line 2"));
+        CHECK(has(twice, "line 1 has it too"));
         CHECK(has(error_with("adapter = \"dora\"\n"), "--adapter"));
         CHECK(has(error_with("layer_offloading = \"perhaps\"\n"), "layer-offloading"));
         const Parsed missing = parse(with({"--config", file + ".missing"}));
@@ -377,7 +394,7 @@ TEST_SUITE("cpu") {
     TEST_CASE("options: values of a config file are TOML's") {
         const auto value_of = [](const std::string& text) {
             std::istringstream in("# comment\n\n  key = " + text + "\r\n");
-            const auto entries = parse_config(in);
+            const auto entries = parse_config(in, "file");
             REQUIRE(entries.size() == 1);
             CHECK(entries[0].key == "key");
             CHECK(entries[0].line == 3);
@@ -396,14 +413,15 @@ TEST_SUITE("cpu") {
                                 "\"a\"b", "[1", "[1 2]", "[1]]", "{a = 1}", "= 1", "key"}) {
             CAPTURE(bad);
             std::istringstream in("key = " + std::string(bad));
-            const std::string error = error_of([&] { parse_config(in); });
+            const std::string error = error_of([&] { parse_config(in, "the file"); });
             CHECK(has(error, "line 1"));
             CHECK(has(error, "wanted"));
         }
-        for (const char* bad : {"key", "key 1", "= 1", "a.b = 1", "\"key\" = 1", "[[a]]", "key = 1\nkey = 2"}) {
+        for (const char* bad :
+             {"key", "key 1", "= 1", "a.b = 1", "\"key\" = 1", "[[a]]", "key = 1\nkey = 2", "a_b = 1\na-b = 1"}) {
             CAPTURE(bad);
             std::istringstream in(bad);
-            CHECK(has(error_of([&] { parse_config(in); }), "config file, line "));
+            CHECK(has(error_of([&] { parse_config(in, "the file"); }), "the file, line "));
         }
         std::string every_byte;
         for (int c = 1; c < 256; ++c) every_byte += static_cast<char>(c);

@@ -145,7 +145,27 @@ TEST_SUITE("cpu") {
             for (const auto& item : layout.device_items())
                 if (item.bytes > largest) largest = item.bytes, what = item.what;
             CHECK(has(error, what));
+            // The printed plan ends its table with the same advice.
+            const std::string advice =
+                error.substr(std::min(error.find("It would fit with"), error.find("No choice of")));
+            CHECK(has(describe_plan(layout, 0, planned - 1), advice + "\n"));
+            for (const size_t enough : {planned, size_t{0}}) CHECK_FALSE(has(describe_plan(layout, 0, enough), advice));
         }
+    }
+
+    TEST_CASE("plan: a shape whose bytes no 64 bits hold is refused, never a small number") {
+        ModelConfig config = tiny_config("llama", 10000);
+        config.C = 1 << 20;
+        ModelSettings settings = tiny_settings();
+        settings.T = 1 << 24;
+        settings.B = 64;
+        settings.recompute = Recompute::none;
+        const std::string error = error_of([&] { make_layout(config, settings); });
+        CHECK(has(error, "more than 2^63 bytes"));
+        CHECK(has(error, "--micro-batch-size"));
+        settings.T = 1 << 10;
+        settings.B = 1;
+        CHECK(make_layout(config, settings).device_bytes() > size_t{1} << 44);  // large, and still a plan
     }
 
     TEST_CASE("plan: --plan prints the bytes that training then takes, and makes nothing") {

@@ -2,6 +2,7 @@
 #include "train/adapter_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -94,11 +95,8 @@ std::vector<std::string> read_targets(const std::filesystem::path& file, const j
 }
 
 std::vector<int> read_layers(const std::filesystem::path& file, const json& j, const ModelConfig& config) {
-    if (!j.contains("layers_to_transform") || is_neutral(j["layers_to_transform"])) {
-        // 0 is neutral to is_neutral but names a layer here
-        if (!j.contains("layers_to_transform") || !j["layers_to_transform"].is_number()) return {};
-    }
-    const json& v = j["layers_to_transform"];
+    const json& v = j.contains("layers_to_transform") ? j["layers_to_transform"] : json();
+    if (v.is_null() || (v.is_array() && v.empty())) return {};
     const json list = v.is_array() ? v : json::array({v});
     std::vector<int> layers;
     for (const auto& layer : list) {
@@ -116,6 +114,15 @@ void check_start(const std::filesystem::path& file, const json& j) {
     const json& v = j["init_lora_weights"];
     if (v.is_null() || v.is_boolean() || v == "gaussian" || v == "orthogonal" || v == "eva") return;
     fail(file, "init_lora_weights", v, "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base");
+}
+
+// The double with the fewest digits that reads back as this float: 0.1, where a cast would write 0.10000000149011612.
+double shortest(float value) {
+    char digits[32];
+    const char* const end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+    double result = 0;
+    std::from_chars(digits, end, result);
+    return result;
 }
 
 }  // namespace
@@ -136,9 +143,9 @@ std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraS
 void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
     if (lora.r < 1 || lora.r > 4096)
         throw std::runtime_error("lora rank " + std::to_string(lora.r) + " is out of range; wanted 1 to 4096");
-    if (!std::isfinite(lora.alpha) || lora.alpha <= 0)
-        throw std::runtime_error("lora alpha " + std::to_string(lora.alpha) +
-                                 " makes the adapter's scale useless; wanted a positive number");
+    if (!lora_alpha_makes_sense(lora.alpha))
+        throw std::runtime_error("lora alpha " + json(shortest(lora.alpha)).dump() +
+                                 " is out of range; wanted 1e-6 to 1e6");
     if (!(lora.dropout >= 0 && lora.dropout < 1))
         throw std::runtime_error("lora dropout " + std::to_string(lora.dropout) +
                                  " is out of range; wanted 0 <= p < 1");
@@ -211,8 +218,9 @@ std::string adapter_config_json(const LoraSettings& lora, const ModelConfig& con
     j["fan_in_fan_out"] = config.family == Family::gpt2;
     j["inference_mode"] = true;
     j["init_lora_weights"] = true;
-    j["lora_alpha"] = lora.alpha == std::floor(lora.alpha) ? json(static_cast<int64_t>(lora.alpha)) : json(lora.alpha);
-    j["lora_dropout"] = lora.dropout;
+    const double alpha = shortest(lora.alpha);
+    j["lora_alpha"] = alpha == std::floor(alpha) ? json(static_cast<int64_t>(alpha)) : json(alpha);
+    j["lora_dropout"] = shortest(lora.dropout);
     j["modules_to_save"] = nullptr;
     j["r"] = lora.r;
     j["use_rslora"] = lora.rslora;
@@ -225,7 +233,8 @@ std::string adapter_config_json(const LoraSettings& lora, const ModelConfig& con
         j["target_modules"] = lora.target_modules;
     }
     j["layers_to_transform"] = lora.layers_to_transform.empty() ? json() : json(lora.layers_to_transform);
-    return j.dump(2) + "\n";
+    // A path need not be UTF-8; that is no reason to lose the adapter.
+    return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 std::string peft_key(const std::string& module_path, char which) {

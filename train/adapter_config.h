@@ -25,6 +25,11 @@ struct LoraSettings {
 // The modules of this layer that carry an adapter, in the order of linear_modules().
 std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraSettings& lora, int layer);
 
+// 1e-6 to 1e6, for the flag and the file alike. The ends are floats, as alpha is.
+inline bool lora_alpha_makes_sense(float alpha) {
+    return alpha >= 1e-6f && alpha <= 1e6f;
+}
+
 // Throws std::runtime_error when a target names nothing in this model, a rank exceeds what makes sense, and the like.
 void check_lora_settings(const ModelConfig& config, const LoraSettings& lora);
 

@@ -1,6 +1,7 @@
 // Reading and writing of config files. See config_file.h.
 #include "train/config_file.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <stdexcept>
@@ -24,7 +25,7 @@ bool is_bare(const std::string& value) {
 // One line, read from left to right.
 class Line {
   public:
-    Line(std::string_view text, int number) : text_(text), number_(number) {}
+    Line(const std::string& where, std::string_view text, int number) : where_(where), text_(text), number_(number) {}
 
     // Nothing but blanks and a comment follow.
     bool at_end() {
@@ -55,7 +56,7 @@ class Line {
         return joined;
     }
     [[noreturn]] void refuse(const std::string& wanted) const {
-        throw std::runtime_error("config file, line " + std::to_string(number_) + ": " + quote(text_) + "; wanted " +
+        throw std::runtime_error(where_ + ", line " + std::to_string(number_) + ": " + quote(text_) + "; wanted " +
                                  wanted);
     }
 
@@ -128,6 +129,7 @@ class Line {
         }
     }
 
+    const std::string& where_;
     std::string_view text_;
     int number_;
     size_t at_ = 0;
@@ -135,15 +137,16 @@ class Line {
 
 }  // namespace
 
-std::vector<ConfigEntry> parse_config(std::istream& input) {
+std::vector<ConfigEntry> parse_config(std::istream& input, const std::string& where) {
     std::vector<ConfigEntry> entries;
     int number = 0;
     for (std::string text; std::getline(input, text);) {
         if (text.ends_with('\r')) text.pop_back();
-        Line line(text, ++number);
+        Line line(where, text, ++number);
         if (line.at_end()) continue;
         if (line.take('[')) line.refuse("key = value: keys stand without sections");
         ConfigEntry entry{line.key(), "", number};
+        std::replace(entry.key.begin(), entry.key.end(), '_', '-');
         if (!line.take('=')) line.refuse("= behind the key");
         entry.value = line.value();
         if (!line.at_end()) line.refuse("nothing behind the value");

@@ -12,12 +12,12 @@
 namespace slab::train {
 
 struct ConfigEntry {
-    std::string key, value;
-    int line;  // from 1
+    std::string key, value;  // the key with '-' for every '_', as flags are spelled
+    int line;                // from 1
 };
 
-// Throws std::runtime_error naming the line, what it says and what is wanted.
-std::vector<ConfigEntry> parse_config(std::istream& input);
+// Throws std::runtime_error naming `where` (the file), the line, what it says and what is wanted.
+std::vector<ConfigEntry> parse_config(std::istream& input, const std::string& where);
 
 // A value as it is written: a number or a truth value bare, anything else as a string.
 std::string config_value(const std::string& value);

@@ -96,6 +96,7 @@ std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size
     if (budget_bytes != 0)
         text += format_text("  %-58s %12s\n", total <= budget_bytes ? "budget: fits" : "budget: DOES NOT FIT",
                             memory_text(budget_bytes).c_str());
+    if (budget_bytes != 0 && total > budget_bytes) text += advice(layout, reserved_bytes, budget_bytes) + "\n";
     text += "host memory\n";
     for (const auto& [what, bytes] : layout.host_items()) line("", what, bytes);
     return text;

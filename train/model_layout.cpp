@@ -35,16 +35,43 @@ void check_settings(const ModelConfig& c, const ModelSettings& s) {
                std::to_string(c.L) + " layers");
     if (s.lora && s.freeze_layers != 0)
         refuse("--freeze-layers trains whole layers and needs --adapter none; with lora every layer is frozen anyway");
-    for (int layer : s.resident_layers)
-        if (layer < 0 || layer >= c.L)
-            refuse("--resident-layers names layer " + std::to_string(layer) + "; the model has layers 0 to " +
-                   std::to_string(c.L - 1));
+    const int frozen = s.lora ? c.L : s.freeze_layers;
+    for (int layer : s.resident_layers) {
+        const std::string named = "--resident-layers names layer " + std::to_string(layer);
+        if (layer < 0 || layer >= c.L) refuse(named + "; the model has layers 0 to " + std::to_string(c.L - 1));
+        if (layer >= frozen)
+            refuse(named + ", which is trained in full and stays on the device anyway; wanted " +
+                   (frozen == 0 ? "none: no layer is frozen (--freeze-layers)"
+                                : "frozen ones, 0 to " + std::to_string(frozen - 1)));
+    }
     if (!s.layer_offloading) return;
     if (s.num_prefetch < 1)
         refuse("--num-prefetch " + std::to_string(s.num_prefetch) + " is out of range; wanted 1 or more");
     if (s.num_slots < s.num_prefetch + 1)
         refuse("--num-slots " + std::to_string(s.num_slots) + " cannot hold the open layer and --num-prefetch " +
                std::to_string(s.num_prefetch) + " more; wanted at least " + std::to_string(s.num_prefetch + 1));
+}
+
+// Sums and products of bytes. read_model_config bounds every width, so one tensor and one block's activations cannot
+// wrap; what is multiplied by layers or added up can, and a plan that wrapped would fit any budget.
+constexpr size_t kMostBytes = size_t{1} << 63;
+
+[[noreturn]] void refuse_size() {
+    refuse(
+        "this shape needs more than 2^63 bytes; wanted less: lower --micro-batch-size or --sequence-len, or check the "
+        "sizes in --base-model's config.json");
+}
+
+size_t plus(size_t a, size_t b) {
+    size_t sum = 0;
+    if (__builtin_add_overflow(a, b, &sum) || sum > kMostBytes) refuse_size();
+    return sum;
+}
+
+size_t times(size_t a, size_t b) {
+    size_t product = 0;
+    if (__builtin_mul_overflow(a, b, &product) || product > kMostBytes) refuse_size();
+    return product;
 }
 
 std::array<int, kRoles> no_index() {
@@ -224,7 +251,7 @@ std::vector<int> ModelLayout::training_visits() const {
 
 std::vector<PlanItem> ModelLayout::device_items() const {
     size_t resident_bytes = 0;
-    for (int l : resident_frozen) resident_bytes += slabs[l].total_bytes();
+    for (int l : resident_frozen) resident_bytes = plus(resident_bytes, slabs[l].total_bytes());
     const TrainedBytes t = trained_bytes(trained);
     using enum MemoryCategory;
     std::vector<PlanItem> items = {
@@ -232,14 +259,15 @@ std::vector<PlanItem> ModelLayout::device_items() const {
         {weights_resident, std::to_string(resident_frozen.size()) + " frozen layers", resident_bytes},
         {weights_resident, "rotary table", rotary_bytes},
         {ring, std::to_string(slots) + " slots for " + std::to_string(streamed.size()) + " streamed layers",
-         slots * slot_bytes},
+         times(static_cast<size_t>(slots), slot_bytes)},
         {adapters, "trained weights", t.params},
         {adapters, "float32 masters", t.master},
         {adapters, "gradients", t.grads},
-        {optimizer, "exp_avg, exp_avg_sq, norm", 2 * t.moments + t.control},
+        {optimizer, "exp_avg, exp_avg_sq, norm", plus(times(2, t.moments), t.control)},
         {activations, std::to_string(activation_sets) + " block activation sets",
-         activation_sets * activation_set_bytes},
-        {activations, std::to_string(residual_buffers) + " block inputs", residual_buffers * residual_buffer_bytes},
+         times(static_cast<size_t>(activation_sets), activation_set_bytes)},
+        {activations, std::to_string(residual_buffers) + " block inputs",
+         times(static_cast<size_t>(residual_buffers), residual_buffer_bytes)},
         {activations, "backward", backward_scratch_bytes},
         {activations, "final norm, tokens, losses", outer_activation_bytes},
         {logits, std::to_string(head_chunk_rows) + " tokens at once", logits_bytes},
@@ -252,13 +280,13 @@ std::vector<PlanItem> ModelLayout::device_items() const {
 
 size_t ModelLayout::device_bytes() const {
     size_t sum = 0;
-    for (const auto& item : device_items()) sum += item.bytes;
+    for (const auto& item : device_items()) sum = plus(sum, item.bytes);
     return sum;
 }
 
 std::vector<std::pair<std::string, size_t>> ModelLayout::host_items() const {
     size_t streamed_bytes = 0, staging_bytes = 0;
-    for (int l : streamed) streamed_bytes += slabs[l].total_bytes();
+    for (int l : streamed) streamed_bytes = plus(streamed_bytes, slabs[l].total_bytes());
     for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, slabs[l].total_bytes());
     return {{"slabs of " + std::to_string(streamed.size()) + " streamed layers", streamed_bytes},
             {"staging while loading", std::max(staging_bytes, outer_slab.total_bytes())}};
@@ -272,6 +300,7 @@ ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings
     lay_out_weights(m);
     lay_out_streaming(m);
     lay_out_activations(m);
+    m.device_bytes();  // refuses what no size_t holds
     return m;
 }
 

@@ -29,15 +29,15 @@ class RunConfig : public CLI::ConfigTOML {
         for (const auto* option : app_.get_options())
             if (option->get_configurable())
                 for (const auto& name : option->get_lnames()) known.push_back(name);
+        const std::string where = "config file " + app_.get_config_ptr()->as<std::string>();
         std::vector<CLI::ConfigItem> items;
-        for (const ConfigEntry& entry : parse_config(input)) {
+        for (const ConfigEntry& entry : parse_config(input, where)) {
             CLI::ConfigItem item;
             item.name = entry.key;
             item.inputs = {entry.value};
-            std::replace(item.name.begin(), item.name.end(), '_', '-');
             if (std::find(known.begin(), known.end(), item.name) == known.end())
-                throw CLI::ConfigError("config file, line " + std::to_string(entry.line) + ": unknown key " +
-                                       item.name + "; did you mean " + data::nearest_name(item.name, known) + "?");
+                throw CLI::ConfigError(where + ", line " + std::to_string(entry.line) + ": unknown key " + item.name +
+                                       "; did you mean " + data::nearest_name(item.name, known) + "?");
             items.push_back(std::move(item));
         }
         return items;
@@ -168,9 +168,12 @@ void check_options(const TrainOptions& o) {
         throw std::runtime_error("--output-dir is missing: say where the adapter and checkpoints shall go");
     if (!o.adapter_in.empty() && o.adapter != "lora")
         throw std::runtime_error("--adapter-in goes on training a LoRA adapter and needs --adapter lora");
+    // Ranges hold for the floats that are computed with: a double just inside may round to the end of its range.
     const auto alpha = static_cast<float>(o.lora_alpha), dropout = static_cast<float>(o.lora_dropout);
+    const auto beta1 = static_cast<float>(o.adam_beta1), beta2 = static_cast<float>(o.adam_beta2);
+    const auto epsilon = static_cast<float>(o.adam_epsilon);
     want(o.lora_r >= 1 && o.lora_r <= 4096, "--lora-r", o.lora_r, "1 to 4096");
-    want(std::isfinite(alpha) && alpha > 0, "--lora-alpha", o.lora_alpha, "a positive number");
+    want(lora_alpha_makes_sense(alpha), "--lora-alpha", o.lora_alpha, "1e-6 to 1e6");
     want(dropout >= 0 && dropout < 1, "--lora-dropout", o.lora_dropout, "0 <= p < 1");
     want(o.gradient_accumulation_steps >= 1 && o.gradient_accumulation_steps <= 1 << 20,
          "--gradient-accumulation-steps", o.gradient_accumulation_steps, "1 or more");
@@ -186,9 +189,9 @@ void check_options(const TrainOptions& o) {
          "0 or more");
     want(std::isfinite(o.max_grad_norm) && o.max_grad_norm >= 0, "--max-grad-norm", o.max_grad_norm,
          "0 (no clipping) or more");
-    want(o.adam_beta1 >= 0 && o.adam_beta1 < 1, "--adam-beta1", o.adam_beta1, "0 <= beta < 1");
-    want(o.adam_beta2 >= 0 && o.adam_beta2 < 1, "--adam-beta2", o.adam_beta2, "0 <= beta < 1");
-    want(std::isfinite(o.adam_epsilon) && o.adam_epsilon > 0, "--adam-epsilon", o.adam_epsilon, "more than 0");
+    want(beta1 >= 0 && beta1 < 1, "--adam-beta1", o.adam_beta1, "0 <= beta < 1");
+    want(beta2 >= 0 && beta2 < 1, "--adam-beta2", o.adam_beta2, "0 <= beta < 1");
+    want(std::isfinite(epsilon) && epsilon > 0, "--adam-epsilon", o.adam_epsilon, "more than 0 (in float32)");
     want(o.val_set_size >= 0 && o.val_set_size < 1e15, "--val-set-size", o.val_set_size,
          "a share below 1 or a number of rows");
     want(o.eval_steps >= 0 && o.eval_steps <= kMostSteps, "--eval-steps", o.eval_steps, "0 or more");
@@ -204,7 +207,8 @@ void check_options(const TrainOptions& o) {
         throw std::runtime_error("--val-set-size and --val-data exclude each other: give one");
 }
 
-std::vector<int> parse_layer_list(const std::string& text, int L) {
+// A list as it stands, or N layers spread over the `frozen` first ones.
+std::vector<int> parse_layer_list(const std::string& text, int frozen) {
     const auto refuse = [&] {
         throw std::runtime_error("--resident-layers \"" + text +
                                  "\": wanted a number of layers (N) or a list of layer numbers (0,3,5)");
@@ -225,12 +229,13 @@ std::vector<int> parse_layer_list(const std::string& text, int L) {
     if (numbers.empty()) refuse();
     if (text.find(',') != std::string::npos) return numbers;
     const int count = numbers[0];
-    if (count > L)
-        throw std::runtime_error("--resident-layers " + text + ": the model has only " + std::to_string(L) + " layers");
+    if (count > frozen)
+        throw std::runtime_error("--resident-layers " + text + ": only " + std::to_string(frozen) +
+                                 " layers are frozen and could be streamed");
     // Spread evenly: while compute works on a resident layer, the link gets ahead.
     std::vector<int> spread;
     for (int i = 0; i < count; ++i)
-        spread.push_back(static_cast<int>((static_cast<int64_t>(2 * i + 1) * L) / (2 * count)));
+        spread.push_back(static_cast<int>(((2 * int64_t{i} + 1) * frozen) / (2 * int64_t{count})));
     return spread;
 }
 
@@ -296,7 +301,8 @@ void apply_offload_flags(ModelSettings& s, const OffloadFlags& f, int L) {
         if (used != f.num_slots.size())
             throw std::runtime_error("--num-slots \"" + f.num_slots + "\": wanted a number or auto");
     }
-    if (!f.resident_layers.empty()) s.resident_layers = parse_layer_list(f.resident_layers, L);
+    const int frozen = s.freeze_layers > 0 ? s.freeze_layers : L;
+    if (!f.resident_layers.empty()) s.resident_layers = parse_layer_list(f.resident_layers, frozen);
     if (!f.layer_offloading && (!f.resident_layers.empty() || !f.num_slots.empty() || f.num_prefetch != 1))
         throw std::runtime_error(
             "--num-prefetch, --num-slots and --resident-layers belong to --layer-offloading, which is not on");

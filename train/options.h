@@ -78,8 +78,9 @@ void add_offload_flags(CLI::App& app, OffloadFlags& flags);
 // `flag`.
 size_t parse_size(const std::string& text, const std::string& flag);
 
-// The flags as settings of a model with L layers: recompute, prefetch, resident layers, and slots but for "auto" (see
-// choose_slots).
+// The flags as settings of a model with L layers: recompute, prefetch, resident layers, and slots but for "auto", which
+// takes the layout below. settings.freeze_layers must be set before: a number of resident layers is spread over the
+// frozen ones.
 void apply_offload_flags(ModelSettings& settings, const OffloadFlags& flags, int L);
 // The layout, with --num-slots auto resolved to the most slots that the budget holds (0: no limit, every layer).
 ModelLayout make_layout(const ModelConfig& config, ModelSettings settings, const OffloadFlags& flags,
