@@ -133,6 +133,22 @@ void HostSlabs::enqueue(int layer, std::byte* dst, Stream& transfer) {
 }
 
 void HostSlabs::send_resident(int layer, std::byte* dst, Stream& transfer) {
+    try {
+        pass_resident(layer, dst, transfer);
+    } catch (...) {
+        // The caller gives up on all of them, and may begin anew. No copy may still read the passage.
+        try {
+            transfer.synchronize();
+        } catch (const std::exception&) {
+            // The first error is on its way to the caller; nothing is copied after it.
+        }
+        passage_ = {};
+        passed_ = 0;
+        throw;
+    }
+}
+
+void HostSlabs::pass_resident(int layer, std::byte* dst, Stream& transfer) {
     if (passage_.bytes() == 0) {
         transfer.synchronize();  // a refusal unlocks slabs, which must not be on their way
         const std::string what = "passage of resident layers";

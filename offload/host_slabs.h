@@ -65,7 +65,8 @@ class HostSlabs final : public SlabSource {
     void lock_or_stage(HostMemory& memory, const std::string& what);
     void stage_from_now_on();
     void send(const HostMemory& memory, size_t bytes, std::byte* dst, Stream& transfer);
-    void send_resident(int layer, std::byte* dst, Stream& transfer);
+    void send_resident(int layer, std::byte* dst, Stream& transfer);  // after a throw as before the first layer
+    void pass_resident(int layer, std::byte* dst, Stream& transfer);
 
     Device& device_;
     std::vector<SlabLayout> layouts_;  // [L]

@@ -257,6 +257,30 @@ TEST_SUITE(SLABS_SUITE) {
         }
     }
 
+    TEST_CASE("host slabs: an attach that failed in a resident layer leaves nothing, and the next is as the first") {
+        Device device({.threads = 1});
+        Stream compute(device, "compute"), transfer(device, "transfer");
+        HostSlabs slabs(device, varied_layouts(), {1, 6}, {.staging_chunk_bytes = kChunk_bytes});
+        int failures = 1;
+        slabs.load([&](int layer, std::byte* dst) {
+            if (layer == 6 && failures-- > 0) throw std::runtime_error("unreadable");
+            fill_varied(slabs.layout(layer), layer, dst);
+        });
+        LayerOffloadManager m(slabs, {.resident_layers = {1, 6}}, compute, transfer, device);
+        CHECK_THROWS_AS(m.attach(), std::runtime_error);
+        CHECK(device.host_pinned_bytes() == slabs.locked_bytes());
+        m.attach();
+        CHECK(device.host_pinned_bytes() == slabs.locked_bytes());  // the passage has gone again
+        for (const int layer : {1, 6}) {
+            const std::vector<std::byte> wanted = varied_bytes(slabs, layer);
+            std::vector<std::byte> got(wanted.size());
+            copy_async(got.data(), m.begin_layer(layer).base, got.size(), CopyKind::device_to_host, compute);
+            compute.synchronize();
+            m.end_layer(layer);
+            CHECK(got == wanted);
+        }
+    }
+
     TEST_CASE("host slabs: staged slabs stream through the manager like locked ones") {
         std::mt19937 random(8);
         const auto late = [&random](Stream& stream) {
