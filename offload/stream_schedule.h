@@ -47,7 +47,6 @@ class StreamSchedule {
     int layers() const { return static_cast<int>(streamed_.size()); }
     int streamed_layers() const { return num_streamed_; }         // N
     int slots() const { return static_cast<int>(ring_.size()); }  // min(R, N)
-    int num_prefetch() const { return num_prefetch_; }            // P
     bool streamed(int layer) const { return streamed_[static_cast<size_t>(layer)]; }
     int open_layer() const { return open_layer_; }          // -1 when none is open
     int open_slot() const { return open_slot_; }            // -1 likewise, and for a layer that is not streamed

@@ -107,7 +107,8 @@ void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool) {
     for (const auto& part : spec.parts) {
         const std::string name = files_ ? files_->resolve(key_spellings(part.key)) : "";
         const uint32_t tensor = name_hash(part.key);
-        // Pieces are whole rows when they come from files, whole groups of four when they are drawn.
+        // Pieces are whole rows when they come from files, whole groups of four when they are drawn. A transposed part
+        // is one piece: its rows are columns on disk, and each piece would read all of it.
         const auto read_rows = [&](size_t begin, size_t end) {
             const ReadRange range{.transposed = spec.transposed, .first_row = begin, .rows = end - begin};
             inexact += files_->read_as(name, dst + begin * spec.cols, range).inexact_elems;
@@ -121,7 +122,8 @@ void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool) {
             }
         };
         if (files_)
-            pool.parallel_ranges(part.rows, std::max<size_t>(1, kPieceElems / spec.cols), read_rows);
+            pool.parallel_ranges(part.rows, spec.transposed ? part.rows : std::max<size_t>(1, kPieceElems / spec.cols),
+                                 read_rows);
         else if (spec.matrix)
             pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
         else

@@ -42,8 +42,8 @@ class Model {
     };
 
     // Allocates and loads everything: frozen layers into host slabs or onto the device, trained tensors from the base
-    // (full) or at LoRA's start. `weights` is kept: a resident layer may be read again after detach and attach. Throws
-    // OutOfBudget, or std::runtime_error from the weights.
+    // (full) or at LoRA's start. `weights` is read here only: resident layers stay, and streamed ones have their
+    // slabs. Throws OutOfBudget, or std::runtime_error from the weights.
     Model(Device& device, const ModelLayout& layout, BaseWeights& weights, const Options& options);
     ~Model();
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <csignal>
 #include <iostream>
+#include <new>
 
 #include "train/options.h"
 #include "train/trainer.h"
@@ -25,6 +26,12 @@ int main(int argc, char** argv) {
         std::signal(SIGINT, on_signal);
         std::signal(SIGTERM, on_signal);
         return slab::train::train(options, interrupted, std::cout);
+    } catch (const std::bad_alloc&) {
+        std::cout << std::flush;
+        std::cerr
+            << "train_gpt: host memory is exhausted; --plan prints what is needed. Hint: lower --micro-batch-size or "
+               "--sequence-len, freeze more with --freeze-layers or --adapter lora, or close other programs\n";
+        return 1;
     } catch (const std::exception& error) {
         std::cout << std::flush;
         std::cerr << "train_gpt: " << error.what() << "\n";
