@@ -247,12 +247,17 @@ void TokenFileWriter::prepare() {
 
 void TokenFileWriter::commit() {
     if (!prepared_) prepare();
-    token_file_.commit();
+    // The tokens go first and come last: a run killed in between leaves no token file, never one beside a mask that
+    // belongs to other tokens. A link is followed, as AtomicFile does.
+    std::error_code missing;
+    const fs::path earlier = fs::canonical(token_path_, missing);
+    if (!missing) fs::remove(earlier);
     if (mask_file_) {
         mask_file_->commit();
     } else {
         fs::remove(mask_path_for(token_path_));
     }
+    token_file_.commit();
 }
 
 void write_token_file(const fs::path& token_path, std::span<const uint32_t> tokens, std::span<const uint8_t> mask) {

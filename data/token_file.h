@@ -83,6 +83,7 @@ class TokenFileWriter {
     size_t token_bytes() const { return token_bytes_; }
     // Brings both files to the disk, so that commit() is only renaming. commit() does it when it was not called.
     void prepare();
+    // Killed in the middle, it leaves no token file: a pair that does not belong together is never seen.
     void commit();
 
   private:

@@ -210,6 +210,31 @@ TEST_SUITE("cpu") {
         CHECK_THROWS_AS(writer.append(65536), std::logic_error);
     }
 
+    TEST_CASE("token file: stopped between the two files, no tokens are left beside a mask of others") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin", mask = dir.path / "t.mask";
+        write_token_file(path, std::vector<uint32_t>{5, 6}, std::vector<uint8_t>{3, 1});
+        for (const bool with_mask : {true, false}) {
+            put(path, "earlier tokens");
+            TokenFileWriter writer(path, 100, with_mask);
+            writer.append(7, mask_target);
+            writer.append(8, mask_target);
+            writer.prepare();
+            fs::remove_all(mask);
+            fs::create_directories(mask / "in the way");  // neither replaced nor removed
+            CHECK_THROWS(writer.commit());
+            CHECK_FALSE(fs::exists(path));
+            fs::remove_all(mask);
+        }
+        put(dir.path / "elsewhere.bin", "earlier tokens");
+        fs::create_symlink("elsewhere.bin", path);  // a link is written through, as before
+        for (const uint32_t token : {1u, 2u}) {
+            write_token_file(path, std::vector<uint32_t>{token});
+            CHECK(fs::is_symlink(path));
+            CHECK(TokenFile(dir.path / "elsewhere.bin").token(0) == token);
+        }
+    }
+
     TEST_CASE("token file: a full disk leaves the earlier pair") {
         FreshDirectory dir;
         const fs::path path = dir.path / "t.bin";
