@@ -6,6 +6,7 @@
 
 #include "tests/tiny_model.h"
 #include "train/model_config.h"
+#include "train/run_setup.h"
 
 using namespace slab;
 using namespace slab::train;
