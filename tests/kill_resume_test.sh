@@ -79,7 +79,7 @@ run_and_kill_saving() {
 }
 
 kills=0 saving_kills=0 leftovers=0
-for ((run = 1; kills < 20 && run <= 40; run++)); do
+for ((run = 1; kills < 20 && run <= 200; run++)); do
     name="run $run of seed $seed"
     for ((again = 0; again <= run % 3; again++)); do
         run_and_kill "$work/run" $((run + again)) $(((RANDOM * 32768 + RANDOM) % duration_us))

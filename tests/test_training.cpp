@@ -230,8 +230,13 @@ TEST_SUITE("cpu") {
             CHECK(has(other.error, flag));
         }
         CHECK(has(bench.run("a", {{"--resume-from-checkpoint", bench.dir.path.string()}}).error, "trainer_state.json"));
-        // From an earlier checkpoint of the same run it goes on, and ends the same.
+        // From an earlier checkpoint only when no later one is in the way; then it goes on, and ends the same.
         const std::string adapter = bench.adapter("a");
+        const Program behind =
+            bench.run("a", {{"--resume-from-checkpoint", (bench.run_dir("a") / "checkpoint-2").string()}});
+        CHECK(behind.code == 1);
+        CHECK(has(behind.error, "checkpoint-5"));
+        for (const char* later : {"checkpoint-4", "checkpoint-5"}) fs::remove_all(bench.run_dir("a") / later);
         bench.run_well("a", {{"--resume-from-checkpoint", (bench.run_dir("a") / "checkpoint-2").string()}});
         CHECK(bench.adapter("a") == adapter);
         CHECK(steps_of(bench.run_dir("a")).size() == 5);
