@@ -61,8 +61,8 @@ TEST_SUITE("cpu") {
             for (int t = 0; t < T_len; ++t) {
                 for (int c = 0; c < C; ++c) {
                     const uint64_t sample = key.first_sample + b;
-                    const PhiloxOut out = philox(key.seed ^ ((sample >> 32) << 32), c / 4, t,
-                                                 static_cast<uint32_t>(sample), 11 * 32 + 6);
+                    const PhiloxOut out =
+                        philox(key.seed ^ ((sample >> 32) << 32), c / 4, t, static_cast<uint32_t>(sample), 11 * 32 + 6);
                     const size_t i = (static_cast<size_t>(b) * T_len + t) * C + c;
                     const double want = uniform01(out.v[c % 4]) >= p ? x[i] * (1 / (1 - static_cast<double>(p))) : 0;
                     REQUIRE(y[i] == want);
