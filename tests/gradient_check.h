@@ -19,6 +19,9 @@
 
 namespace slab::test {
 
+// Of its own name: kernel_checks.h has a Guarded too, and the linker would take one for both.
+inline namespace gradient {
+
 // n numbers uniform in [low, high).
 template <class T = double>
 std::vector<T> random_vector(size_t n, unsigned seed, double low = -1, double high = 1) {
@@ -127,4 +130,5 @@ inline void check_gradient(const std::string& what, std::vector<double>& x, cons
     CHECK(error <= tolerance * scale);
 }
 
+}  // namespace gradient
 }  // namespace slab::test

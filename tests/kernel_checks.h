@@ -16,6 +16,9 @@
 
 namespace slab::test {
 
+// Of its own name: gradient_check.h has a Guarded too, and the linker would take one for both.
+inline namespace kernel {
+
 // Uniform in [-scale, scale); the same numbers in float and double builds of a test.
 inline std::vector<double> random_values(size_t n, uint64_t seed, double scale = 1) {
     std::mt19937_64 generator(seed);
@@ -116,4 +119,5 @@ inline double gradient_error(std::vector<double>& x, const std::vector<double>& 
     return relative_error(analytic, numeric);
 }
 
+}  // namespace kernel
 }  // namespace slab::test
