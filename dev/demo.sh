@@ -2,7 +2,7 @@
 # The demo: a small byte-level model is trained from scratch on the King James Bible until its samples read like words, then
 # fine-tuned with LoRA on licence texts while its layers are streamed. Everything printed is measured in this run.
 #
-#     dev/demo.sh [--short]              about five minutes on two idle cores; --short half a minute, too little for words
+#     dev/demo.sh [--short]              about five minutes on two idle cores; --short under one, too little for words
 #     TEXT=file FINETUNE_TEXT=file       other texts, plain and in UTF-8
 #     BUILD=build                        where the programs are; results go to $BUILD/demo, which each run makes anew
 set -euo pipefail
@@ -11,10 +11,10 @@ build=${BUILD:-build}
 out=$build/demo
 began=$SECONDS
 
-base_steps=1300 lora_steps=360 eval_steps=300 sample_tokens=300
+base_steps=1300 lora_steps=363 eval_steps=300 log_steps=100 sample_tokens=300
 case ${1:-} in
     "") ;;
-    --short) base_steps=150 lora_steps=40 eval_steps=0 sample_tokens=100 ;;
+    --short) base_steps=150 lora_steps=40 eval_steps=0 log_steps=15 sample_tokens=100 ;;
     *)
         echo "demo.sh: unknown argument $1; wanted nothing or --short" >&2
         exit 1
@@ -58,7 +58,10 @@ if [ -n "${FINETUNE_TEXT:-}" ]; then
 else
     # One of each kind: versions of one licence repeat each other, and validation would measure memory.
     for name in GPL-3 MPL-2.0 Apache-2.0 GFDL-1.3 CC0-1.0 Artistic; do
-        if [ -e "/usr/share/common-licenses/$name" ]; then licences+=("/usr/share/common-licenses/$name"); fi
+        [ -e "/usr/share/common-licenses/$name" ] || continue
+        mkdir -p "$out/licences"
+        sed -E 's/[ \t\f]+/ /g; s/^ //' "/usr/share/common-licenses/$name" > "$out/licences/$name" # indented in many ways
+        licences+=("$out/licences/$name")
     done
     [ ${#licences[@]} -gt 0 ] || {
         echo "demo.sh: /usr/share/common-licenses has no licence texts; give FINETUNE_TEXT=file" >&2
@@ -82,7 +85,7 @@ END
 "$build/train_gpt" --base-model "$out/base_config" --from-scratch --adapter none \
     --train-data "$out/text_data/train.bin" --val-data "$out/text_data/val.bin" --output-dir "$out/base" \
     --sequence-len 128 --micro-batch-size 8 --max-steps $base_steps --learning-rate 3e-3 --adam-beta2 0.99 \
-    --weight-decay 0.05 --eval-steps $eval_steps --logging-steps $((base_steps / 15)) \
+    --weight-decay 0.05 --eval-steps $eval_steps --logging-steps $log_steps \
     --sample "And he said" --sample-tokens $sample_tokens --sample-temperature 0.6
 
 heading "3. LoRA on another register, the frozen layers streamed through two slots"
@@ -91,7 +94,7 @@ finetune() { # output directory, steps, further flags
         --sequence-len 128 --micro-batch-size 8 --lora-r 16 --learning-rate 4e-3 --max-steps "$2" "${@:3}"
 }
 finetune finetuned $lora_steps --layer-offloading --num-slots 2 --val-data "$out/finetune_data/val.bin" \
-    --logging-steps $((lora_steps / 12)) --trace "$out/trace.json" --trace-steps 3:5 \
+    --logging-steps $((log_steps / 3)) --trace "$out/trace.json" --trace-steps 3:5 \
     --sample "The person who" --sample-tokens $sample_tokens --sample-temperature 0.6
 
 heading "4. The first five of these steps, resident and streamed: are the adapters equal, bit by bit?"
