@@ -51,7 +51,9 @@ std::string kept_lines(const std::filesystem::path& file, int64_t step) {
 
 // Whoever names notes.txt as the log shall not lose his notes.
 void check_is_log(const std::filesystem::path& file) {
-    if (!std::filesystem::is_regular_file(file)) return;  // nothing there, or nothing that has an end (a device)
+    if (!std::filesystem::exists(file)) return;
+    if (!std::filesystem::is_regular_file(file))  // a device may have no end to read to
+        throw std::runtime_error(file.string() + ": is not a regular file; --log wants one");
     std::ifstream in(file);
     std::string line;
     if (!std::getline(in, line)) return;
