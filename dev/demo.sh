@@ -97,7 +97,7 @@ finetune finetuned $lora_steps --layer-offloading --num-slots 2 --val-data "$out
     --logging-steps $((log_steps / 3)) --trace "$out/trace.json" --trace-steps 3:5 \
     --sample "The person who" --sample-tokens $sample_tokens --sample-temperature 0.6
 
-heading "4. The first five of these steps, resident and streamed: are the adapters equal, bit by bit?"
+heading "4. Five such steps, resident and streamed: are the adapters equal, bit by bit?"
 for way in resident streamed; do
     flags=()
     if [ $way = streamed ]; then flags=(--layer-offloading --num-slots 2); fi

@@ -306,6 +306,11 @@ refuses "--output-dir below a file" "$work/now/file/run" train --sequence-len 16
 refuses "--output-dir in /proc" "/proc/none" train --sequence-len 16 --output-dir /proc/none
 refuses "--log is a full device" "/dev/full" start_anew --log /dev/full
 refuses "--log is a directory" "$work/now/base" start_anew --log "$work/now/base"
+refuses "--log is an endless device" "/dev/zero" start_anew --log /dev/zero
+reset && cp "$work/text" "$work/now/notes"
+refuses "--log is no log" "$work/now/notes" start_anew --log "$work/now/notes"
+same_bits "--log is no log" "$work/now/notes" "$work/text"
+: > "$work/now/file"
 refuses "--trace below a file" "$work/now/file/t.json" start_anew --trace "$work/now/file/t.json"
 reset && mkdir "$work/now/fresh" && : > "$work/now/fresh/checkpoint-1"
 refuses "a file in a checkpoint's way" "checkpoint-1" start_anew
