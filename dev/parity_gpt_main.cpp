@@ -16,11 +16,11 @@
 #include <stdexcept>
 
 #include "data/command_line.h"
+#include "data/json_file.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
 #include "offload/stream_schedule.h"
 #include "train/adapter_files.h"
-#include "train/json_file.h"
 #include "train/options.h"
 #include "train/safetensors.h"
 #include "train/step_loop.h"
@@ -40,7 +40,7 @@ struct Expected {
 };
 
 Expected read_expected(const fs::path& file) {
-    const auto j = read_json_file(file);
+    const auto j = data::read_json_file(file);
     try {
         Expected e{};
         e.steps = j.at("steps"), e.accum = j.at("accum"), e.B = j.at("B"), e.T = j.at("T");

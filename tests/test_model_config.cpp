@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "data/json_file.h"
 #include "temporary_files.h"
-#include "train/json_file.h"
 #include "train/model_config.h"
 
 using namespace slab::train;
@@ -400,7 +400,7 @@ TEST_SUITE("cpu") {
         CHECK(has(error_of_text(R"({"a":1e999})"), "not valid JSON"));
         CHECK(has(error_of_text(std::string(1000, '[')), "nested deeper than 32"));
         put(path, "{}");
-        fs::resize_file(path, kMaxJsonBytes + 1);
+        fs::resize_file(path, slab::data::kMaxJsonBytes + 1);
         CHECK(has(error_of([&] { read_model_config(path); }), "wanted JSON of at most"));
         CHECK(has(error_of([&] { read_model_config(dir.path / "none.json"); }), "No such file"));
         CHECK(has(error_of([&] { read_model_config(dir.path); }), "is a directory"));

@@ -12,8 +12,8 @@
 #include <numeric>
 #include <random>
 
+#include "data/json_file.h"
 #include "temporary_files.h"
-#include "train/json_file.h"
 #include "train/safetensors.h"
 
 using namespace slab::train;
@@ -278,8 +278,8 @@ TEST_SUITE("cpu") {
         CHECK(has(error_opening(dir, "PK\3\4 and so on, long enough"), "PyTorch"));
         CHECK(has(error_opening(dir, "GGUF\3\1\1\1 and so on, long enough"), "GGUF"));
         // A sparse file of more than the header limit, all of it "header".
-        put(dir.path / "hostile.safetensors", file_of("", "", kMaxJsonBytes + 1));
-        fs::resize_file(dir.path / "hostile.safetensors", kMaxJsonBytes + 100);
+        put(dir.path / "hostile.safetensors", file_of("", "", slab::data::kMaxJsonBytes + 1));
+        fs::resize_file(dir.path / "hostile.safetensors", slab::data::kMaxJsonBytes + 100);
         const std::string error = error_of([&] { SafetensorsFile file(dir.path / "hostile.safetensors"); });
         CHECK(has(error, "wanted at most"));
     }

@@ -8,7 +8,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "train/json_file.h"
+#include "data/json_file.h"
 
 namespace slab::train {
 
@@ -60,7 +60,7 @@ bool is_harmless(const std::string& key) {
 
 [[noreturn]] void fail(const std::filesystem::path& file, const std::string& key, const json& got,
                        const std::string& wanted) {
-    throw std::runtime_error(file.string() + ": \"" + key + "\" is " + shown(got) + "; wanted " + wanted);
+    throw std::runtime_error(file.string() + ": \"" + key + "\" is " + data::shown(got) + "; wanted " + wanted);
 }
 
 double number(const std::filesystem::path& file, const json& j, const char* key, double fallback, double low,
@@ -176,7 +176,7 @@ void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
 }
 
 LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelConfig& config) {
-    const json j = read_json_file(file);
+    const json j = data::read_json_file(file);
     if (!j.is_object())
         throw std::runtime_error(file.string() + ": not a JSON object; wanted PEFT's adapter_config.json");
     if (!j.contains("peft_type") || j["peft_type"] != "LORA")
@@ -186,7 +186,7 @@ LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelC
                                                   "layers_to_transform", "bias",       "init_lora_weights"};
     for (const auto& [key, value] : j.items()) {
         if (handled.count(key) || is_harmless(key) || is_neutral(value)) continue;
-        throw std::runtime_error(file.string() + ": option \"" + key + "\" = " + shown(value) +
+        throw std::runtime_error(file.string() + ": option \"" + key + "\" = " + data::shown(value) +
                                  " is not supported here and could change the result; make the adapter without it");
     }
     if (j.contains("bias") && !j["bias"].is_null() && j["bias"] != "none")

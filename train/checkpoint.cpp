@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "data/atomic_file.h"
+#include "data/json_file.h"
 #include "train/adapter_files.h"
-#include "train/json_file.h"
 #include "train/safetensors.h"
 
 namespace slab::train {
@@ -101,12 +101,12 @@ json state_json(const TrainerState& state) {
 int64_t read_count(const fs::path& file, const json& state, const char* key) {
     const json value = state.is_object() ? state.value(key, json()) : json();
     if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-        throw std::runtime_error(file.string() + ": \"" + key + "\" is " + shown(value) + "; wanted a count");
+        throw std::runtime_error(file.string() + ": \"" + key + "\" is " + data::shown(value) + "; wanted a count");
     return value.get<int64_t>();
 }
 
 TrainerState read_state(const fs::path& file) {
-    const json j = read_json_file(file);
+    const json j = data::read_json_file(file);
     TrainerState state;
     state.step = read_count(file, j, "global_step");
     state.next_sample = static_cast<uint64_t>(read_count(file, j, "next_sample"));

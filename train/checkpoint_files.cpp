@@ -7,7 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "train/json_file.h"
+#include "data/json_file.h"
 
 namespace slab::train {
 namespace {
@@ -30,7 +30,7 @@ std::string hint_for(const fs::path& directory) {
         if (name.ends_with(".safetensors")) safetensors.push_back(name);
     }
     if (safetensors.size() == 1)
-        return "; there is " + quote(safetensors[0]) + ": give that file instead of the directory";
+        return "; there is " + data::quote(safetensors[0]) + ": give that file instead of the directory";
     if (!safetensors.empty()) return "; there are other .safetensors files, but the index that joins them is missing";
     if (pytorch) {
         return "; there is a PyTorch pickle: convert it with "
@@ -67,8 +67,9 @@ ModelFiles::ModelFiles(const fs::path& directory_or_file) : given_(directory_or_
         for (const SafetensorsEntry& entry : files_[f].entries()) {
             const auto [at, added] = file_of_name_.emplace(entry.name, f);
             if (!added) {
-                throw std::runtime_error(files_[f].path().string() + ": tensor " + quote(entry.name) + " is also in " +
-                                         files_[at->second].path().string() + ", wanted it in one shard only");
+                throw std::runtime_error(files_[f].path().string() + ": tensor " + data::quote(entry.name) +
+                                         " is also in " + files_[at->second].path().string() +
+                                         ", wanted it in one shard only");
             }
         }
     }
@@ -77,7 +78,7 @@ ModelFiles::ModelFiles(const fs::path& directory_or_file) : given_(directory_or_
 
 void ModelFiles::open_shards(const fs::path& index_path) {
     const std::string where = index_path.string();
-    const nlohmann::json index = read_json_file(index_path);
+    const nlohmann::json index = data::read_json_file(index_path);
     if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
         throw std::runtime_error(where + ": has no \"weight_map\" object, wanted {\"weight_map\": {tensor: shard}}");
     }
@@ -85,7 +86,8 @@ void ModelFiles::open_shards(const fs::path& index_path) {
     std::set<std::string> shards;
     for (const auto& [name, shard] : weight_map.items()) {
         if (!shard.is_string() || !is_plain_shard_name(shard.get_ref<const std::string&>())) {
-            throw std::runtime_error(where + ": tensor " + quote(name) + " is said to be in " + shown(shard) +
+            throw std::runtime_error(where + ": tensor " + data::quote(name) + " is said to be in " +
+                                     data::shown(shard) +
                                      ", wanted the plain name of a .safetensors file in the same directory");
         }
         shards.insert(shard.get<std::string>());
@@ -103,7 +105,7 @@ void ModelFiles::open_shards(const fs::path& index_path) {
     for (const auto& [name, shard] : weight_map.items()) {
         const SafetensorsFile& file = files_[file_of_shard[shard.get_ref<const std::string&>()]];
         if (!file.find(name)) {
-            throw std::runtime_error(file.path().string() + ": has no tensor " + quote(name) + ", but " + where +
+            throw std::runtime_error(file.path().string() + ": has no tensor " + data::quote(name) + ", but " + where +
                                      " says it has; index and shards must come from one download");
         }
     }
@@ -125,7 +127,7 @@ std::string ModelFiles::resolve(std::span<const std::string> spellings) const {
 const SafetensorsFile& ModelFiles::file_of(std::string_view name) const {
     const auto found = file_of_name_.find(name);
     if (found != file_of_name_.end()) return files_[found->second];
-    throw std::runtime_error(given_.string() + ": has no tensor " + quote(name) + " among its " +
+    throw std::runtime_error(given_.string() + ": has no tensor " + data::quote(name) + " among its " +
                              std::to_string(file_of_name_.size()) + "; wanted every weight that config.json implies");
 }
 

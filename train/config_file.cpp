@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "train/input_file.h"
+#include "data/input_file.h"
 #include "train/text.h"
 
 namespace slab::train {
@@ -56,8 +56,8 @@ class Line {
         return joined;
     }
     [[noreturn]] void refuse(const std::string& wanted) const {
-        throw std::runtime_error(where_ + ", line " + std::to_string(number_) + ": " + quote(text_) + "; wanted " +
-                                 wanted);
+        throw std::runtime_error(where_ + ", line " + std::to_string(number_) + ": " + data::quote(text_) +
+                                 "; wanted " + wanted);
     }
 
   private:

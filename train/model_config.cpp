@@ -7,8 +7,8 @@
 #include <initializer_list>
 #include <stdexcept>
 
-#include "train/input_file.h"
-#include "train/json_file.h"
+#include "data/input_file.h"
+#include "data/json_file.h"
 #include "train/json_section.h"
 
 namespace slab::train {
@@ -110,7 +110,7 @@ void note_dropouts(JsonSection& section, ModelConfig& config, std::initializer_l
         if (section.number(key, 0, 1, static_cast<float>(fallback)) == 0) continue;
         const json* given = section.find(key);
         listed += (listed.empty() ? "" : ", ") + std::string(key) + " " +
-                  (given ? shown(*given) : "absent, which means " + shown(fallback));
+                  (given ? data::shown(*given) : "absent, which means " + data::shown(fallback));
     }
     if (listed.empty()) return;
     config.notices.push_back("the base model's own dropout (" + listed + " in config.json) is trained as 0");
@@ -142,7 +142,7 @@ int read_token(JsonSection& section, ModelConfig& config, const char* key, int f
 int read_gpt2_size(JsonSection& section, const char* own, const char* common, int max, int fallback) {
     const json* by_own = section.find(own);
     const json* by_common = section.find(common);
-    if (by_own && by_common && *by_own != *by_common) section.refuse(common, "what " + quote(own) + " says");
+    if (by_own && by_common && *by_own != *by_common) section.refuse(common, "what " + data::quote(own) + " says");
     return section.integer(by_common && !by_own ? common : own, 1, max, fallback);
 }
 
@@ -193,7 +193,7 @@ void read_rotary(const std::string& where, JsonSection& top, ModelConfig& config
     config.rope_theta = top.number("rope_theta", min_theta, max_theta, 10000.0f);
     const float inner_theta = rope.number("rope_theta", min_theta, max_theta, config.rope_theta);
     if (top.find("rope_theta") && inner_theta != config.rope_theta) {
-        rope.refuse("rope_theta", "what \"rope_theta\" says, " + shown(*top.find("rope_theta")));
+        rope.refuse("rope_theta", "what \"rope_theta\" says, " + data::shown(*top.find("rope_theta")));
     }
     config.rope_theta = inner_theta;
 
@@ -346,7 +346,7 @@ const char* family_name(Family family) {
 
 ModelConfig read_model_config(const std::filesystem::path& config_json) {
     const std::string where = config_json.string();
-    const json file = read_json_file(config_json);
+    const json file = data::read_json_file(config_json);
     JsonSection section(where, "", file);
     ModelConfig config;
     config.family = read_family(section);

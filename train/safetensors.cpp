@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "data/atomic_file.h"
-#include "train/json_file.h"
+#include "data/json_file.h"
 
 namespace slab::train {
 namespace {
@@ -42,7 +42,7 @@ constexpr size_t kChunkElems = size_t{32} << 10;     // 128 KiB of float: stays 
 constexpr size_t kDirect_bytes = size_t{512} << 10;  // read into place in one call, checked while in the cache
 
 // Reads the header's text, having checked its length against the file's.
-std::string read_header(const InputFile& file) {
+std::string read_header(const data::InputFile& file) {
     const std::string where = file.path().string();
     const size_t size_bytes = file.size_bytes();
     if (size_bytes < kLengthBytes) {
@@ -63,9 +63,9 @@ std::string read_header(const InputFile& file) {
         throw std::runtime_error(where + ": the length at offset 0 says a header of " + std::to_string(header_bytes) +
                                  " bytes, but the file has " + std::to_string(size_bytes) + " bytes in all" + hint);
     }
-    if (header_bytes > kMaxJsonBytes) {
+    if (header_bytes > data::kMaxJsonBytes) {
         throw std::runtime_error(where + ": the length at offset 0 says a header of " + std::to_string(header_bytes) +
-                                 " bytes, wanted at most " + std::to_string(kMaxJsonBytes));
+                                 " bytes, wanted at most " + std::to_string(data::kMaxJsonBytes));
     }
     std::string text(header_bytes, '\0');
     file.read(kLengthBytes, text.data(), text.size(), "header");
@@ -76,16 +76,17 @@ std::string read_header(const InputFile& file) {
 SafetensorsEntry parse_entry(const std::string& where, const std::string& name, const nlohmann::json& value,
                              size_t data_begin_bytes, size_t data_bytes) {
     const auto refuse = [&](const std::string& given, const std::string& wanted) {
-        throw std::runtime_error(where + ": tensor " + quote(name) + ": " + given + ", wanted " + wanted);
+        throw std::runtime_error(where + ": tensor " + data::quote(name) + ": " + given + ", wanted " + wanted);
     };
-    if (!value.is_object()) refuse("is described by " + shown(value), "an object with dtype, shape and data_offsets");
+    if (!value.is_object())
+        refuse("is described by " + data::shown(value), "an object with dtype, shape and data_offsets");
     for (const auto& [key, unused] : value.items()) {
         if (key != "dtype" && key != "shape" && key != "data_offsets") {
-            refuse("has a key " + quote(key), "dtype, shape and data_offsets only");
+            refuse("has a key " + data::quote(key), "dtype, shape and data_offsets only");
         }
     }
     for (const char* key : {"dtype", "shape", "data_offsets"}) {
-        if (!value.contains(key)) refuse("lacks " + quote(key), "dtype, shape and data_offsets");
+        if (!value.contains(key)) refuse("lacks " + data::quote(key), "dtype, shape and data_offsets");
     }
 
     SafetensorsEntry entry{};
@@ -95,41 +96,41 @@ SafetensorsEntry parse_entry(const std::string& where, const std::string& name, 
     if (known == std::end(kDTypes)) {
         std::string all;
         for (const DTypeInfo& info : kDTypes) all += std::string(all.empty() ? "" : ", ") + info.name;
-        refuse("has dtype " + shown(value["dtype"]), "one of " + all);
+        refuse("has dtype " + data::shown(value["dtype"]), "one of " + all);
     }
     entry.dtype = known->dtype;
 
     const nlohmann::json& shape = value["shape"];
     if (!shape.is_array() || shape.size() > kMaxRank) {
-        refuse("has shape " + shown(shape), "a list of at most " + std::to_string(kMaxRank) + " sizes");
+        refuse("has shape " + data::shown(shape), "a list of at most " + std::to_string(kMaxRank) + " sizes");
     }
     entry.elems = 1;
     bool overflows = false;
     for (const auto& size : shape) {
-        if (!size.is_number_unsigned()) refuse("has shape " + shown(shape), "whole numbers, none negative");
+        if (!size.is_number_unsigned()) refuse("has shape " + data::shown(shape), "whole numbers, none negative");
         entry.shape.push_back(size.get<size_t>());
         overflows |= entry.shape.back() != 0 && entry.elems > SIZE_MAX / known->bytes / entry.shape.back();
         entry.elems *= entry.shape.back();
     }
     // A zero further on would make the true product zero; no such tensor is worth having.
-    if (overflows) refuse("has shape " + shown(shape), "a number of elements that fits 64 bits");
+    if (overflows) refuse("has shape " + data::shown(shape), "a number of elements that fits 64 bits");
 
     const nlohmann::json& offsets = value["data_offsets"];
     if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
         !offsets[1].is_number_unsigned()) {
-        refuse("has data_offsets " + shown(offsets), "[begin, end]");
+        refuse("has data_offsets " + data::shown(offsets), "[begin, end]");
     }
     const size_t begin = offsets[0].get<size_t>();
     const size_t end = offsets[1].get<size_t>();
     if (begin > end || end > data_bytes) {
-        refuse("has data_offsets " + shown(offsets), "begin <= end <= " + std::to_string(data_bytes) +
-                                                         ", the bytes the file has after its header at offset " +
-                                                         std::to_string(data_begin_bytes) +
-                                                         "; was the download cut short?");
+        refuse("has data_offsets " + data::shown(offsets), "begin <= end <= " + std::to_string(data_bytes) +
+                                                               ", the bytes the file has after its header at offset " +
+                                                               std::to_string(data_begin_bytes) +
+                                                               "; was the download cut short?");
     }
     entry.bytes = entry.elems * known->bytes;
     if (entry.bytes != end - begin) {
-        refuse("has data_offsets " + shown(offsets) + ", " + std::to_string(end - begin) + " bytes",
+        refuse("has data_offsets " + data::shown(offsets) + ", " + std::to_string(end - begin) + " bytes",
                std::to_string(entry.bytes) + " bytes for " + known->name + " " + shape_text(entry.shape));
     }
     entry.offset_bytes = data_begin_bytes + begin;
@@ -147,8 +148,8 @@ void check_coverage(const std::string& where, std::vector<SafetensorsEntry>& ent
     for (const SafetensorsEntry& entry : entries) {
         if (entry.offset_bytes != covered_bytes) {
             const std::string before =
-                previous ? "tensor " + quote(previous->name) + " ends at offset " : "the header ends at offset ";
-            throw std::runtime_error(where + ": tensor " + quote(entry.name) + " begins at offset " +
+                previous ? "tensor " + data::quote(previous->name) + " ends at offset " : "the header ends at offset ";
+            throw std::runtime_error(where + ": tensor " + data::quote(entry.name) + " begins at offset " +
                                      std::to_string(entry.offset_bytes) + ", but " + before +
                                      std::to_string(covered_bytes) +
                                      "; wanted tensors that neither overlap nor leave a hole");
@@ -230,7 +231,7 @@ std::string shape_text(const std::vector<size_t>& shape) {
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
     const std::string where = path.string();
     const std::string text = read_header(file_);
-    const nlohmann::json header = parse_json(text, where, kLengthBytes);
+    const nlohmann::json header = data::parse_json(text, where, kLengthBytes);
     if (!header.is_object()) throw std::runtime_error(where + ": the header is no JSON object, wanted one at offset 8");
 
     const size_t data_begin_bytes = kLengthBytes + text.size();
@@ -242,7 +243,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
         }
         if (!value.is_object() ||
             !std::all_of(value.begin(), value.end(), [](const auto& v) { return v.is_string(); })) {
-            throw std::runtime_error(where + ": \"__metadata__\" is " + shown(value) +
+            throw std::runtime_error(where + ": \"__metadata__\" is " + data::shown(value) +
                                      ", wanted an object of text values");
         }
     }
@@ -263,14 +264,14 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
 
 const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
     if (const SafetensorsEntry* entry = find(name)) return *entry;
-    throw std::runtime_error(path().string() + ": has no tensor " + quote(name) + " among its " +
+    throw std::runtime_error(path().string() + ": has no tensor " + data::quote(name) + " among its " +
                              std::to_string(entries_.size()));
 }
 
 void SafetensorsFile::load_elems(const SafetensorsEntry& entry, size_t first_elem, size_t count, float* wide) const {
     const size_t elem_bytes = dtype_bytes(entry.dtype);
     const size_t offset_bytes = entry.offset_bytes + first_elem * elem_bytes;
-    const std::string what = "tensor " + quote(entry.name);
+    const std::string what = "tensor " + data::quote(entry.name);
     if (entry.dtype == DType::f32) {
         file_.read(offset_bytes, wide, count * sizeof(float), what);
     } else {
@@ -295,7 +296,7 @@ void SafetensorsFile::load_elems(const SafetensorsEntry& entry, size_t first_ele
 template <class T>
 ReadReport SafetensorsFile::read_as(std::string_view name, T* dst, ReadRange range) const {
     const SafetensorsEntry& entry = at(name);
-    const std::string what = path().string() + ": tensor " + quote(name);
+    const std::string what = path().string() + ": tensor " + data::quote(name);
     if (entry.dtype != DType::f32 && entry.dtype != DType::f16 && entry.dtype != DType::bf16) {
         throw std::runtime_error(what + " is " + dtype_name(entry.dtype) + ", wanted F32, F16 or BF16 weights");
     }
@@ -316,7 +317,7 @@ ReadReport SafetensorsFile::read_as(std::string_view name, T* dst, ReadRange ran
         for (size_t done = 0; done < count; done += kDirect_bytes / sizeof(T)) {
             const size_t n = std::min(kDirect_bytes / sizeof(T), count - done);
             file_.read(entry.offset_bytes + (begin + done) * sizeof(T), dst + done, n * sizeof(T),
-                       "tensor " + quote(name));
+                       "tensor " + data::quote(name));
             if (all_finite(dst + done, n)) continue;
             std::vector<float> wide(n);
             load_elems(entry, begin + done, n, wide.data());  // throws, naming the element
@@ -374,16 +375,16 @@ template ReadReport SafetensorsFile::read_as<bf16>(std::string_view, bf16*, Read
 void SafetensorsFile::read_raw(std::string_view name, DType dtype, void* dst) const {
     const SafetensorsEntry& entry = at(name);
     if (entry.dtype != dtype) {
-        throw std::runtime_error(path().string() + ": tensor " + quote(name) + " is " + dtype_name(entry.dtype) +
+        throw std::runtime_error(path().string() + ": tensor " + data::quote(name) + " is " + dtype_name(entry.dtype) +
                                  ", wanted " + dtype_name(dtype));
     }
-    file_.read(entry.offset_bytes, dst, entry.bytes, "tensor " + quote(name));
+    file_.read(entry.offset_bytes, dst, entry.bytes, "tensor " + data::quote(name));
 }
 
 void SafetensorsWriter::add(std::string name, DType dtype, std::vector<size_t> shape, const void* data) {
     const bool taken = std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.entry.name == name; });
     if (taken || name == "__metadata__")
-        throw std::logic_error("safetensors: tensor name " + quote(name) + " is taken");
+        throw std::logic_error("safetensors: tensor name " + data::quote(name) + " is taken");
     const size_t elems = std::accumulate(shape.begin(), shape.end(), size_t{1}, std::multiplies<>());
     items_.push_back({{std::move(name), dtype, std::move(shape), elems, 0, elems * dtype_bytes(dtype)}, data});
 }

@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "data/input_file.h"
 #include "kernels/real.h"
-#include "train/input_file.h"
 
 namespace slab::train {
 
@@ -90,7 +90,7 @@ class SafetensorsFile {
     // Elements first_elem .. +count of the entry, which must be a floating type, into wide [count]; finite or throws.
     void load_elems(const SafetensorsEntry& entry, size_t first_elem, size_t count, float* wide) const;
 
-    InputFile file_;
+    data::InputFile file_;
     std::vector<SafetensorsEntry> entries_;
     std::map<std::string, size_t, std::less<>> index_of_name_;
 };

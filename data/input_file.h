@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace slab::train {
+namespace slab::data {
 
 class InputFile {
   public:
@@ -38,4 +38,4 @@ class InputFile {
 // Text from a file, in quotes, with control bytes written as \xNN and the end of long text left out.
 std::string quote(std::string_view text);
 
-}  // namespace slab::train
+}  // namespace slab::data

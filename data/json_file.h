@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace slab::train {
+namespace slab::data {
 
 inline constexpr size_t kMaxJsonBytes = size_t{64} << 20;
 inline constexpr int kMaxJsonDepth = 32;
@@ -26,4 +26,4 @@ nlohmann::json read_json_file(const std::filesystem::path& path);
 // A value as error messages show it: JSON, cut when long.
 std::string shown(const nlohmann::json& value);
 
-}  // namespace slab::train
+}  // namespace slab::data

@@ -1,6 +1,6 @@
 // Reading at offsets with system calls. Interrupted and short reads are continued; the end of the file before the
 // wanted bytes means that the file has shrunk since it was opened, and is an error.
-#include "train/input_file.h"
+#include "data/input_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace slab::train {
+namespace slab::data {
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
     // Non-blocking, so that a FIFO put in a file's place is refused below instead of waiting for a writer.
@@ -81,4 +81,4 @@ std::string quote(std::string_view text) {
     return out + "\"";
 }
 
-}  // namespace slab::train
+}  // namespace slab::data

@@ -1,15 +1,15 @@
 // The checks ride on nlohmann's parser callback; an iterator that notes how far the parser has come gives the byte
 // offsets that the callback does not.
-#include "train/json_file.h"
+#include "data/json_file.h"
 
 #include <iterator>
 #include <stdexcept>
 #include <unordered_set>
 #include <vector>
 
-#include "train/input_file.h"
+#include "data/input_file.h"
 
-namespace slab::train {
+namespace slab::data {
 namespace {
 
 // Input iterator over text that records the furthest byte handed out.
@@ -90,4 +90,4 @@ std::string shown(const nlohmann::json& value) {
     return text;
 }
 
-}  // namespace slab::train
+}  // namespace slab::data
