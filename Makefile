@@ -38,7 +38,7 @@ endif
 CXXFLAGS := -std=c++20 -O3 -march=native -fno-math-errno -fno-trapping-math -ffp-contract=fast -g1 -Wall -Wextra -Wno-restrict
 CPPFLAGS := -I.
 LDFLAGS  := -pthread
-LDLIBS   :=
+LDLIBS   := -lpcre2-8
 ifeq ($(SAN),thread)  # OpenBLAS is invisible to ThreadSanitizer, a race through it would go unreported
 CXXFLAGS += -O2 -fsanitize=thread
 LDFLAGS  += -fsanitize=thread
