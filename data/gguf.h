@@ -33,17 +33,29 @@ enum class GgmlType : uint32_t {
     bf16 = 30
 };
 
+// A type's tensors are rows of blocks: block_elems values of the fastest dimension in block_bytes.
+struct GgmlTypeInfo {
+    GgmlType type;
+    const char* name;  // as ggml writes it: "Q4_K"
+    size_t block_elems;
+    size_t block_bytes;
+};
+const GgmlTypeInfo& info_of(GgmlType type);
+
+// Whether the file begins as GGUF files do; false also when it cannot be opened.
+bool is_gguf_file(const std::filesystem::path& path);
+
 struct GgufTensor {
     std::string name;
     GgmlType type;
     std::vector<size_t> shape;  // slowest dimension first, as everywhere here: GGUF's order reversed
     size_t elems;               // product of shape
     size_t offset_bytes;        // from the file's beginning
-    size_t bytes;
+    size_t bytes;               // a whole number of blocks a row; no two tensors overlap
 };
 
 // A value of the metadata. All whole numbers come as int64 (a uint64 beyond its range is refused), all floats as
-// double.
+// double; a list of bools comes as 0 and 1, an empty list as the kind that its elements would have.
 using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                std::vector<std::string>>;
 

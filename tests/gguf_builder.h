@@ -1,0 +1,77 @@
+// GGUF files for tests, put together byte by byte: honest ones, and ones that lie where a test wants them to.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "data/gguf.h"
+
+namespace slab::test {
+
+template <class T>
+std::string raw(T value) {
+    return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+inline std::string gguf_text(const std::string& text) {
+    return raw<uint64_t>(text.size()) + text;
+}
+
+struct GgufBuilder {
+    struct Tensor {
+        std::string name;
+        uint32_t type;
+        std::vector<uint64_t> shape;  // in GGUF's order, fastest first
+        std::string bytes;
+    };
+    std::string magic = "GGUF";
+    uint32_t version = 3;
+    uint64_t alignment = 32;          // also where a file says another
+    std::vector<std::string> values;  // key, type, value
+    std::vector<Tensor> tensors;
+
+    void value(const std::string& key, uint32_t type, const std::string& bytes) {
+        values.push_back(gguf_text(key) + raw(type) + bytes);
+    }
+    void set(const std::string& key, const std::string& text) { value(key, 8, gguf_text(text)); }
+    void set(const std::string& key, const char* text) { set(key, std::string(text)); }
+    void set(const std::string& key, uint32_t number) { value(key, 4, raw(number)); }
+    void set(const std::string& key, int32_t number) { value(key, 5, raw(number)); }
+    void set(const std::string& key, float number) { value(key, 6, raw(number)); }
+    void set(const std::string& key, bool yes) { value(key, 7, raw<uint8_t>(yes)); }
+    void set(const std::string& key, const std::vector<std::string>& texts) {
+        std::string bytes = raw<uint32_t>(8) + raw<uint64_t>(texts.size());
+        for (const auto& text : texts) bytes += gguf_text(text);
+        value(key, 9, bytes);
+    }
+    void set(const std::string& key, const std::vector<int32_t>& numbers) {
+        std::string bytes = raw<uint32_t>(5) + raw<uint64_t>(numbers.size());
+        for (const auto& number : numbers) bytes += raw(number);
+        value(key, 9, bytes);
+    }
+    void tensor(const std::string& name, data::GgmlType type, std::vector<uint64_t> shape, std::string bytes) {
+        tensors.push_back({name, static_cast<uint32_t>(type), std::move(shape), std::move(bytes)});
+    }
+
+    static std::string describe(const Tensor& tensor, uint64_t offset_bytes) {
+        std::string bytes = gguf_text(tensor.name) + raw<uint32_t>(tensor.shape.size());
+        for (const uint64_t size : tensor.shape) bytes += raw(size);
+        return bytes + raw(tensor.type) + raw(offset_bytes);
+    }
+    std::string file() const {
+        std::string bytes = magic + raw(version) + raw<uint64_t>(tensors.size()) + raw<uint64_t>(values.size());
+        std::string data;
+        for (const auto& value : values) bytes += value;
+        for (const auto& tensor : tensors) {
+            bytes += describe(tensor, data.size());
+            data += tensor.bytes;
+            data.resize((data.size() + alignment - 1) / alignment * alignment);
+        }
+        bytes.resize((bytes.size() + alignment - 1) / alignment * alignment);
+        return bytes + data;
+    }
+};
+
+}  // namespace slab::test
