@@ -1,6 +1,7 @@
-// Text to token files. Each file is a document. Its last part goes to validation, so that every kind of text given
-// occurs in both files. A document's first token is no target, since nothing of the document stands before it; nor is
-// the separator after a training part whose document goes on in validation, since the text does not end there.
+// Text to token files, by any tokenizer. Each file is a document. Its last part goes to validation, so that every kind
+// of text given occurs in both files. A document's first token is no target, since nothing of the document stands
+// before it; nor is the separator after a training part whose document goes on in validation, since the text does not
+// end there.
 //
 // Either all files of a run appear or, on an error, none: both pairs are on the disk before the first is renamed.
 #include "data/tokenize.h"
@@ -10,31 +11,39 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "data/atomic_file.h"
-#include "data/byte_tokenizer.h"
 #include "data/command_line.h"
 #include "data/token_file.h"
+#include "data/tokenizer.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* about =
-    "Makes token files for train_gpt from text files, byte by byte.\n"
+    "Makes token files for train_gpt from text files.\n"
     "\n"
-    "Every FILE is one document, read as bytes: ids 0 to 255 are the bytes, 256 stands after each document,\n"
-    "and the vocabulary is 260. Written are, whole or not at all,\n"
+    "Every FILE is one document. --tokenizer is the model's: its Hugging Face directory or tokenizer.json. Without "
+    "it,\n"
+    "ids 0 to 255 are the bytes, 256 stands after each document, and the vocabulary is 260. With it, the model's\n"
+    "end-of-text token stands there, and the token that the model wants first, if it wants one, before each document.\n"
+    "Special tokens spelled out in a text stay text. Written are, whole or not at all,\n"
     "  D/NAME.bin   tokens in llm.c's format\n"
     "  D/NAME.mask  one byte a token: bit 0 = is a target, bit 1 = a document starts here\n"
     "  D/val.bin, D/val.mask   the same for validation (D/NAME-val.* when NAME is not 'train')\n"
@@ -47,7 +56,7 @@ constexpr const char* about =
     "In the names of flags '_' is taken for '-'.\n";
 
 struct Options {
-    std::string output_dir, name = "train";
+    std::string output_dir, name = "train", tokenizer = "bytes";
     double val_fraction = 0.1;
     std::vector<std::string> files;
 };
@@ -92,26 +101,33 @@ size_t training_bytes(std::string_view text, double val_fraction) {
 
 // One of the two outputs, with the counts that are reported at the end.
 struct Split {
+    const Tokenizer& tokenizer;
     fs::path path;
     TokenFileWriter writer;
     size_t documents = 0, text_bytes = 0, targets = 0;
+    double seconds = 0;  // of encoding
 
-    explicit Split(const fs::path& path) : path(path), writer(path, ByteTokenizer::end_of_text, true) {}
+    Split(const Tokenizer& tokenizer, const fs::path& path)
+        : tokenizer(tokenizer),
+          path(path),
+          writer(path, static_cast<uint32_t>(tokenizer.vocabulary_size() - 1), true) {}
 
     void append(uint32_t token, bool target, bool start) {
         writer.append(token, static_cast<uint8_t>((target ? mask_target : 0) | (start ? mask_document_start : 0)));
         targets += target;
     }
-    void add_document(std::string_view text, bool ends_here) {
-        constexpr size_t piece_bytes = size_t{1} << 16;  // so that a large document's ids never exist all at once
+    void add_document(std::string_view text, bool ends_here, size_t threads) {
         bool first = true;
-        for (size_t at = 0; at < text.size(); at += piece_bytes) {
-            for (const uint32_t token : ByteTokenizer::encode(text.substr(at, piece_bytes))) {
-                append(token, !first, first);
-                first = false;
-            }
-        }
-        append(ByteTokenizer::end_of_text, ends_here, false);
+        const auto add = [&](uint32_t token) {
+            append(token, !first, first);
+            first = false;
+        };
+        if (tokenizer.adds_bos()) add(*tokenizer.bos());
+        const auto began = std::chrono::steady_clock::now();
+        const std::vector<uint32_t> tokens = tokenizer.encode_parallel(text, SpecialTokens::as_text, threads);
+        seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+        for (const uint32_t token : tokens) add(token);
+        append(*tokenizer.eos(), ends_here && !first, first);
         ++documents;
         text_bytes += text.size();
     }
@@ -131,6 +147,16 @@ void report(const Split& split, std::ostream& out) {
         << ", mask in " << mask_path_for(split.path).filename().string() << "\n";
 }
 
+void report_rate(const Split& train, const Split* val, size_t threads, std::ostream& out) {
+    const size_t bytes = train.text_bytes + (val ? val->text_bytes : 0);
+    const double seconds = train.seconds + (val ? val->seconds : 0);
+    std::array<char, 100> line{};
+    std::snprintf(line.data(), line.size(), "encoded %.1f MB in %.2f s: %.1f MB/s on %zu thread%s\n",
+                  static_cast<double>(bytes) * 1e-6, seconds,
+                  static_cast<double>(bytes) * 1e-6 / std::max(seconds, 1e-9), threads, threads == 1 ? "" : "s");
+    out << line.data();
+}
+
 void check(const Options& options) {
     if (!(options.val_fraction >= 0 && options.val_fraction < 1))
         refuse("--val-fraction " + std::to_string(options.val_fraction) +
@@ -144,6 +170,11 @@ void check(const Options& options) {
 
 void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err) {
     check(options);
+    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
+    if (!tokenizer->eos())
+        refuse(options.tokenizer + ": names no end-of-text token, wanted one to stand after each document. Hint: " +
+               "\"eos_token\" in tokenizer_config.json, beside tokenizer.json.");
+    const size_t threads = std::max(1u, std::thread::hardware_concurrency());
     const fs::path directory = options.output_dir;
     std::error_code error;
     fs::create_directories(directory, error);
@@ -153,9 +184,9 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
     remove_stale_temporaries(directory);
 
     const std::string val_name = options.name == "train" ? "val" : options.name + "-val";
-    Split train(directory / (options.name + ".bin"));
+    Split train(*tokenizer, directory / (options.name + ".bin"));
     std::optional<Split> val;
-    if (options.val_fraction > 0) val.emplace(directory / (val_name + ".bin"));
+    if (options.val_fraction > 0) val.emplace(*tokenizer, directory / (val_name + ".bin"));
     for (const std::string& file : options.files) {
         const std::string text = read_document(file, stdin_fd);
         if (text.empty()) {
@@ -163,8 +194,8 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
             continue;
         }
         const size_t cut = training_bytes(text, options.val_fraction);
-        train.add_document(std::string_view(text).substr(0, cut), cut == text.size());
-        if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true);
+        train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads);
+        if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads);
     }
     if (train.documents == 0) refuse("every file given is empty, wanted some text. Nothing was written.");
     if (val && val->documents == 0)
@@ -185,8 +216,8 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
         if (fs::exists(stale, error))
             err << "tokenize: warning: " << stale.string() << " is of an earlier run and was left as it is\n";
     }
-    out << "vocabulary " << ByteTokenizer::vocabulary_size << ": bytes 0 to 255, " << ByteTokenizer::end_of_text
-        << " after each document\n";
+    report_rate(train, val ? &*val : nullptr, threads, out);
+    out << "vocabulary " << tokenizer->vocabulary_size() << ": " << tokenizer->description() << "\n";
 }
 
 }  // namespace
@@ -197,6 +228,10 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
     app.add_option("--output-dir", options.output_dir, "Directory D to write into; made if it is missing")
         ->required()
         ->type_name("D");
+    app.add_option("--tokenizer", options.tokenizer,
+                   "The model's tokenizer: a Hugging Face directory, a tokenizer.json, or the word bytes")
+        ->capture_default_str()
+        ->type_name("X");
     app.add_option("--val-fraction", options.val_fraction,
                    "Share of each document kept for validation, from 0 (none) to below 1")
         ->capture_default_str()

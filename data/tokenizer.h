@@ -1,7 +1,7 @@
 // Text to token ids and back, whatever the vocabulary: bytes, or a byte-level BPE from tokenizer.json or a GGUF file.
 //
-// Invariant: for text without special tokens, decode(encode(text)) == text, broken UTF-8 included.
-// Immutable after opening, so threads may share one.
+// Invariant: for text without special tokens, decode(encode(text)) == text, broken UTF-8 included; what a vocabulary
+// makes impossible is said in bpe_tokenizer.h. Immutable after opening, so threads may share one.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,8 @@ class Tokenizer {
 
     virtual std::vector<uint32_t> encode(std::string_view text,
                                          SpecialTokens special) const = 0;  // adds none of its own
+    // The same ids, from several threads when the text is long; threads >= 1, the calling one included.
+    virtual std::vector<uint32_t> encode_parallel(std::string_view text, SpecialTokens special, size_t threads) const;
     // Special tokens come as their spelling when `show_special`, else as nothing. May end inside a UTF-8 character.
     virtual std::string decode(std::span<const uint32_t> tokens, bool show_special = false) const = 0;
 

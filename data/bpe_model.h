@@ -1,0 +1,71 @@
+// The vocabulary and merges of a byte-level BPE: turns one word's bytes into ids.
+//
+// Meaning (Hugging Face's `tokenizers`, model "BPE"): a word begins as one token per byte; again and again the adjacent
+// pair whose merge stands first in the list of merges, the leftmost of equals, becomes one token, until no pair has a
+// merge. Immutable after construction, so threads may share one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace slab::data {
+
+// The bytes that a token's spelling in a vocabulary file stands for. Those files write each byte as a printable
+// character (GPT-2's table: 'Ġ' is a space); nothing for a spelling with any other character, which stands for itself.
+std::optional<std::string> bytes_of_spelling(std::string_view spelling);
+
+// What a file says about a vocabulary.
+struct BpeVocabulary {
+    std::vector<std::string> spellings;                                 // [ids], "" where the model has no such token
+    std::vector<std::pair<std::string_view, std::string_view>> merges;  // spellings, first merge first
+    bool ignore_merges = false;       // a word that is a token is that token, whatever the merges
+    std::optional<uint32_t> unknown;  // stands for bytes without a token; none: they are dropped
+    bool fuse_unknown = false;        // one for a run of such bytes
+};
+
+class BpeModel {
+  public:
+    // Throws std::runtime_error beginning with `where` (a path) when a merge's parts or result are no tokens.
+    BpeModel(const BpeVocabulary& vocabulary, const std::string& where);
+
+    // Working memory of one thread: grows to the longest word seen.
+    struct Scratch {
+        std::vector<uint32_t> ids, previous, next;
+        std::vector<std::pair<uint64_t, uint64_t>> heap;
+    };
+
+    // Appends the ids of `word`, any bytes. Time: O(n log n) of its length.
+    void encode_word(std::string_view word, Scratch& scratch, std::vector<uint32_t>& out) const;
+
+    const std::string& bytes_of(uint32_t id) const { return bytes_[id]; }  // id < size()
+    size_t size() const { return bytes_.size(); }                          // largest id + 1
+    std::optional<uint32_t> id_of_bytes(std::string_view bytes) const;
+    size_t missing_bytes() const;  // how many of the 256 byte values have no token
+
+  private:
+    static constexpr uint32_t none = UINT32_MAX;
+    struct Merge {
+        uint64_t pair = UINT64_MAX;  // left id << 32 | right id
+        uint32_t rank = none, result = none;
+    };
+    const Merge* find(uint32_t left, uint32_t right) const;
+    void add_merge(uint32_t left, uint32_t right, uint32_t rank, uint32_t result);
+    void merge_short(Scratch& scratch, std::vector<uint32_t>& out) const;
+    void merge_long(Scratch& scratch, std::vector<uint32_t>& out) const;
+
+    std::vector<std::string> bytes_;                           // [ids]
+    std::unordered_map<std::string_view, uint32_t> by_bytes_;  // views into bytes_
+    std::array<uint32_t, 256> id_of_byte_;                     // none where the vocabulary lacks it
+    std::vector<Merge> merges_;                                // open addressing, a power of two, at most half full
+    int shift_ = 0;                                            // of the hash, so that it indexes merges_
+    bool ignore_merges_, fuse_unknown_;
+    std::optional<uint32_t> unknown_;
+};
+
+}  // namespace slab::data

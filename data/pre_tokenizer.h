@@ -1,0 +1,60 @@
+// Cuts text into words, the pieces within which BPE merges: the regular expressions of GPT-2, Llama 3, Qwen2 and SmolLM
+// (which is GPT-2's after each digit was taken apart), through PCRE2.
+//
+// Invariant: the words of a text, one after the other, are the text.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace slab::data {
+
+enum class PreTokenizerKind { gpt2, llama3, qwen2, smollm };
+
+const char* name_of(PreTokenizerKind kind);  // "GPT-2", "Llama 3", ...
+
+// The kind whose regular expression, as tokenizer.json files have it, is `pattern`.
+std::optional<PreTokenizerKind> kind_of_pattern(std::string_view pattern);
+
+// Immutable, so threads may share one; each has its own WordScanner.
+class PreTokenizer {
+  public:
+    explicit PreTokenizer(PreTokenizerKind kind);
+    ~PreTokenizer();
+    PreTokenizer(const PreTokenizer&) = delete;
+    PreTokenizer& operator=(const PreTokenizer&) = delete;
+
+    PreTokenizerKind kind() const { return kind_; }
+
+    // A position not before `from` where `text` may be cut and the two parts have, together, the words of the whole;
+    // text.size() when there is none. `text` may hold broken UTF-8, at whose bytes words end.
+    static size_t safe_cut(std::string_view text, size_t from);
+
+  private:
+    friend class WordScanner;
+    PreTokenizerKind kind_;
+    struct Compiled;
+    std::unique_ptr<Compiled> compiled_;
+};
+
+// What one thread needs to match: PCRE2's working memory.
+class WordScanner {
+  public:
+    explicit WordScanner(const PreTokenizer& pre_tokenizer);
+    ~WordScanner();
+    WordScanner(const WordScanner&) = delete;
+    WordScanner& operator=(const WordScanner&) = delete;
+
+    // End of the word that begins at text[at]. `text` is valid UTF-8; at < text.size(), at a character's beginning.
+    size_t word_end(std::string_view text, size_t at);
+
+  private:
+    const PreTokenizer::Compiled& compiled_;
+    struct Memory;
+    std::unique_ptr<Memory> memory_;
+};
+
+}  // namespace slab::data
