@@ -17,11 +17,12 @@ HANGUL = range(0xAC00, 0xD7A4)
 
 def combining_classes():
     """Two marks change places when the second's class is lower and not 0; so a mark's neighbours tell its class."""
+    lowest, highest = "\u0334", "\u0345"  # classes 1 and 240
     representatives = {}
-    for c in CHARACTERS:
-        representatives.setdefault(unicodedata.combining(chr(c)), chr(c))
-    known = sorted(k for k in representatives if k > 0)
-    lowest, highest = representatives[known[0]], representatives[known[-1]]
+    for c in CHARACTERS:  # of those marks that `tokenizers` knows too
+        if c == ord(highest) or NFD("a" + highest + chr(c)) == "a" + chr(c) + highest:
+            representatives.setdefault(unicodedata.combining(chr(c)), chr(c))
+    known = sorted(representatives)
     classes = {}
     for c in CHARACTERS:
         mark = chr(c)
