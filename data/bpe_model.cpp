@@ -46,6 +46,12 @@ std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
     return bytes;
 }
 
+std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view merge) {
+    const size_t space = merge.find(' ');
+    if (space == std::string_view::npos || merge.find(' ', space + 1) != std::string_view::npos) return {};
+    return std::pair{merge.substr(0, space), merge.substr(space + 1)};
+}
+
 BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
     : ignore_merges_(vocabulary.ignore_merges), fuse_unknown_(vocabulary.fuse_unknown), unknown_(vocabulary.unknown) {
     const size_t size = vocabulary.spellings.size();

@@ -20,6 +20,9 @@ namespace slab::data {
 // character (GPT-2's table: 'Ġ' is a space); nothing for a spelling with any other character, which stands for itself.
 std::optional<std::string> bytes_of_spelling(std::string_view spelling);
 
+// The two tokens of a merge spelled "a b"; nothing when it is not of that form.
+std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view merge);
+
 // What a file says about a vocabulary.
 struct BpeVocabulary {
     std::vector<std::string> spellings;                                 // [ids], "" where the model has no such token

@@ -229,7 +229,7 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
         ->required()
         ->type_name("D");
     app.add_option("--tokenizer", options.tokenizer,
-                   "The model's tokenizer: a Hugging Face directory, a tokenizer.json, or the word bytes")
+                   "The model's tokenizer: a Hugging Face directory, a tokenizer.json, a .gguf, or the word bytes")
         ->capture_default_str()
         ->type_name("X");
     app.add_option("--val-fraction", options.val_fraction,

@@ -5,6 +5,8 @@
 #include <system_error>
 
 #include "data/byte_tokenizer.h"
+#include "data/gguf.h"
+#include "data/tokenizer_gguf.h"
 #include "data/tokenizer_json.h"
 
 namespace slab::data {
@@ -31,6 +33,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& from) {
                                          " but no tokenizer.json, wanted the latter." + hint);
         throw std::runtime_error(from.string() + ": has no tokenizer.json." + hint);
     }
+    if (file.extension() == ".gguf") return open_tokenizer_gguf(GgufFile(file));
     return open_tokenizer_json(file);
 }
 

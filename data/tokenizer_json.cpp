@@ -100,12 +100,11 @@ void read_model(const Reader& reader, const json& model, BpeVocabulary& out) {
             out.merges.emplace_back(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>());
             continue;
         }
-        const std::string_view both = merge.is_string() ? merge.get_ref<const std::string&>() : std::string_view();
-        const size_t space = both.find(' ');
-        if (space == std::string_view::npos || both.find(' ', space + 1) != std::string_view::npos)
+        const auto halves = merge.is_string() ? split_merge(merge.get_ref<const std::string&>()) : std::nullopt;
+        if (!halves)
             reader.fail("merge " + std::to_string(out.merges.size()) + " is " + shown(merge) +
                         ", wanted \"a b\" or [\"a\", \"b\"]");
-        out.merges.emplace_back(both.substr(0, space), both.substr(space + 1));
+        out.merges.push_back(*halves);
     }
 
     if (const json& unknown = reader.value(model, "unk_token"); !unknown.is_null()) {
@@ -215,12 +214,15 @@ std::optional<uint32_t> id_of_text(const BpeTokenizerParts& parts, const std::st
 
 // A token as the config files name it: text, or an object with "content"; null when there is none.
 std::optional<uint32_t> named_token(const Reader& reader, const json& config, const char* key,
-                                    const BpeTokenizerParts& parts) {
+                                    BpeTokenizerParts& parts) {
     const json& value = reader.value(config, key);
     if (value.is_null()) return {};
     const std::string& text = value.is_object() ? reader.text(value, "content") : reader.text(config, key);
     const auto id = id_of_text(parts, text);
     if (!id) reader.fail("\"" + std::string(key) + "\" is " + quote(text) + ", which is no token of " + parts.source);
+    const auto same_id = [&](const AddedToken& token) { return token.id == *id; };
+    if (std::none_of(parts.added.begin(), parts.added.end(), same_id))  // transformers makes it a special token then
+        parts.added.push_back({.text = text, .id = *id, .special = true});
     return id;
 }
 
