@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <stdexcept>
 
+#include "data/input_file.h"
 #include "data/utf8.h"
 
 namespace slab::data {
@@ -34,8 +36,13 @@ size_t after_blanks(std::string_view text, size_t at) {
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) {
     std::map<std::string, AddedToken> sorted;
-    for (AddedToken& token : tokens)
+    for (AddedToken& token : tokens) {
+        if (token.text.size() > longest_bytes)
+            throw std::runtime_error("the added token " + quote(token.text) + " has " +
+                                     std::to_string(token.text.size()) + " bytes, wanted at most " +
+                                     std::to_string(longest_bytes));
         if (!token.text.empty()) sorted[token.text] = std::move(token);
+    }
     for (auto& [text, token] : sorted) tokens_.push_back(std::move(token));
     for (const AddedToken& token : tokens_) ++first_with_byte_[static_cast<unsigned char>(token.text[0]) + size_t{1}];
     for (int byte = 0; byte < 256; ++byte) {
@@ -83,10 +90,12 @@ void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::v
             ++at;
             continue;
         }
-        const size_t begin = token->lstrip ? before_blanks(text, at, done) : at;
+        const size_t here = at;
         at += token->text.size();
         if (token->special && special_as_text) continue;
+        const size_t begin = token->lstrip ? before_blanks(text, here, done) : here;
         const size_t end = token->rstrip ? after_blanks(text, at) : at;
+        at = end;
         if (done < begin) parts.push_back({text.substr(done, begin - done)});
         parts.push_back({text.substr(begin, end - begin), token->id});
         done = end;

@@ -29,7 +29,10 @@ struct TextPart {
 
 class AddedTokenFinder {
   public:
-    explicit AddedTokenFinder(std::vector<AddedToken> tokens);  // of equal texts the last counts
+    // Searching costs up to a text's length times the longest token's, which a hostile file must not choose.
+    static constexpr size_t longest_bytes = 512;
+
+    explicit AddedTokenFinder(std::vector<AddedToken> tokens);  // of equal texts the last counts; throws on longer ones
     bool empty() const { return tokens_.empty(); }
 
     // Appends the parts of `text` to `parts`, none of them empty. With `special_as_text` special tokens are not

@@ -85,8 +85,9 @@ BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
                                          ", which the vocabulary lacks");
             return found->second;
         };
+        const uint32_t left_id = id_of(left), right_id = id_of(right);
         joined.assign(left).append(right);
-        add_merge(id_of(left), id_of(right), static_cast<uint32_t>(rank), id_of(joined));
+        add_merge(left_id, right_id, static_cast<uint32_t>(rank), id_of(joined));
     }
 }
 

@@ -27,7 +27,7 @@ class WordCache {
         std::array<uint32_t, most_ids> ids{};
     };
 
-    // The line for `word`, which need not hold it; 1 <= word.size() <= longest_word_bytes.
+    // 1 <= word.size() <= longest_word_bytes.
     static std::array<uint64_t, 4> key_of(std::string_view word) {
         std::array<uint64_t, 4> key{};
         auto* bytes = reinterpret_cast<char*>(key.data());
@@ -35,6 +35,10 @@ class WordCache {
         std::memcpy(bytes + 1, word.data(), word.size());
         return key;
     }
+    static bool same(const std::array<uint64_t, 4>& a, const std::array<uint64_t, 4>& b) {
+        return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3])) == 0;
+    }
+    // The line that may hold the word of `key`.
     Line& line_of(const std::array<uint64_t, 4>& key) {
         uint64_t hash = 0;
         for (const uint64_t part : key) hash = (std::rotl(hash, 23) ^ part) * 0x9e3779b97f4a7c15u;
@@ -153,7 +157,7 @@ void BpeTokenizer::encode_plain(std::string_view text, Worker& worker, std::vect
             }
             const auto key = WordCache::key_of(word);
             WordCache::Line& line = worker.cache.line_of(key);
-            if (line.key == key) {
+            if (WordCache::same(line.key, key)) {
                 out.insert(out.end(), line.ids.begin(), line.ids.begin() + line.count);
                 continue;
             }

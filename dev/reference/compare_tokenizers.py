@@ -4,7 +4,7 @@
     compare_tokenizers.py [--build build] [--megabytes 1]      trains a vocabulary for each of the four pre-tokenizers
     compare_tokenizers.py --tokenizer DIR|FILE [...]           takes the tokenizer.json given instead
     compare_tokenizers.py --text FILE                          compares on that text instead of the mixed one
-    compare_tokenizers.py --fixtures tests/fixtures/tokenizers writes the fixtures
+    compare_tokenizers.py --fixtures tests/tokenizers         writes the fixtures
 
 Needs the package `tokenizers`. The mixed text is the same in every run: many scripts, emoji and their sequences, combining
 marks in and out of order, control bytes, runs of spaces and line ends, numbers, code, and characters drawn from all of
@@ -155,13 +155,52 @@ def compare(name, source, text, build):
     return False
 
 
+def fnv(ids):
+    """FNV-1a over the ids, four bytes each, low byte first."""
+    value = 0xCBF29CE484222325
+    for i in ids:
+        for byte in i.to_bytes(4, "little"):
+            value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def every_character():
+    """Each character between others that show what it is taken for, as tests/test_bpe_tokenizer.cpp makes it too."""
+    return "".join(chr(c) + "a1 ."[c % 4] for c in range(0x32400) if not 0xD800 <= c < 0xE000)
+
+
+def write_fixture(kind, directory):
+    text = mixed_text(60000, seed=3)
+    tokenizer = train(kind, " ".join(SAMPLES) * 3 + text, 620)
+    save(tokenizer, kind, directory)
+    texts = ["", " ", "a", "\n", "hello world", " leading", "trailing  ", "a\n\nb", "a \n b", *SAMPLES]
+    texts += [mixed_text(300, seed) for seed in range(30)] + [mixed_text(4000, 99)]
+    texts += ["<|endoftext|>", "a<|endoftext|><|im_start|>b", "<|eot_id|>  x", "x <|im_end|", "<<|im_end|>>", "<tool_call><tool_call"]
+    texts += ["a" * n for n in (30, 31, 47, 48, 49, 50, 1000)] + [" " * 1000 + "x", "\n" * 100 + "x", "e\u0301" * 50]
+    cases = []
+    for one in texts:
+        tokenizer.encode_special_tokens = False
+        parsed = tokenizer.encode(one, add_special_tokens=False).ids
+        tokenizer.encode_special_tokens = True
+        as_text = tokenizer.encode(one, add_special_tokens=False).ids
+        cases.append({"text": one, "ids": as_text} | ({"parsed": parsed} if parsed != as_text else {}))
+    with open(directory / "expected.json", "w") as out:
+        out.write('{"every_character": "%016x",\n"cases": [\n' % fnv(tokenizer.encode(every_character(), add_special_tokens=False).ids))
+        out.write(",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]}\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build")
     parser.add_argument("--megabytes", type=float, default=1)
     parser.add_argument("--tokenizer", action="append")
     parser.add_argument("--text", type=pathlib.Path)
+    parser.add_argument("--fixtures", type=pathlib.Path)
     options = parser.parse_args()
+    if options.fixtures:
+        for kind in KINDS:
+            write_fixture(kind, options.fixtures / kind)
+        return
     text = options.text.read_text(newline="") if options.text else mixed_text(int(options.megabytes * 1e6))
     passed = True
     with tempfile.TemporaryDirectory() as temporary:
