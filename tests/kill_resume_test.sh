@@ -39,9 +39,11 @@ start() {
 compare() {
     same_bits "$2: adapter" "$1/adapter_model.safetensors" "$work/unbroken/adapter_model.safetensors"
     local file
-    for file in adapter_model.safetensors optimizer.safetensors trainer_state.json; do
+    for file in adapter_model.safetensors optimizer.safetensors; do
         same_bits "$2: last checkpoint" "$1/checkpoint-$steps/$file" "$work/unbroken/checkpoint-$steps/$file"
     done
+    sed "s|$1/|$work/unbroken/|" "$1/checkpoint-$steps/trainer_state.json" > "$work/state"  # names its best checkpoint
+    same_bits "$2: last checkpoint" "$work/state" "$work/unbroken/checkpoint-$steps/trainer_state.json"
     holds "$2: losses differ" [ "$(losses_of "$1/log.jsonl")" = "$(losses_of "$work/unbroken/log.jsonl")" ]
     # A run that was resumed at another step evaluates there too.
     eval_losses_of "$1/log.jsonl" > "$work/evals"
@@ -49,7 +51,7 @@ compare() {
         fail "$2: these evaluations are not among its own" "$work/bad"
     fi
     holds "$2: temporaries are left" no_leftovers "$1"
-    holds "$2: wanted the two newest checkpoints, whole" \
+    holds "$2: wanted the two newest checkpoints and the best, whole" \
         [ "$(cd "$1" && echo checkpoint-*/*)" = "$(cd "$work/unbroken" && echo checkpoint-*/*)" ]
 }
 

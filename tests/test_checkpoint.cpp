@@ -161,6 +161,11 @@ TEST_SUITE("cpu") {
             CHECK(has(error_with(edit_state([&](json& j) { j[key] = "x"; })), "trainer_state.json"));
         }
         CHECK(has(error_with(edit_state([](json& j) { j["global_step"] = -1; })), "-1"));
+        for (const char* key :
+             {"best_metric", "best_global_step", "first_eval_loss", "eval_set", "best_model_checkpoint"}) {
+            CAPTURE(key);
+            CHECK(has(error_with(edit_state([&](json& j) { j[key] = json::array(); })), key));
+        }
         CHECK(has(error_with(edit_state([](json& j) { j = json::array(); })), "trainer_state.json"));
         CHECK(error_of([&] { load_checkpoint(good, fresh.model, kIdentity); }) == "");
     }
@@ -176,9 +181,14 @@ TEST_SUITE("cpu") {
         }
         CHECK(last_checkpoint(dir.path) == dir.path / "checkpoint-100");  // 300 has no state: it is not complete
         CHECK(checkpoint_path(dir.path, 100) == dir.path / "checkpoint-100");
-        prune_checkpoints(dir.path, 0);
+        prune_checkpoints(dir.path, 0, "");
         CHECK(fs::exists(dir.path / "checkpoint-2"));
-        prune_checkpoints(dir.path, 2);
+        prune_checkpoints(dir.path, 1, dir.path / "checkpoint-9");
+        for (const char* kept : {"checkpoint-9", "checkpoint-100"}) CHECK(fs::exists(dir.path / kept));
+        for (const char* gone : {"checkpoint-2", "checkpoint-10"}) CHECK_FALSE(fs::exists(dir.path / gone));
+        fs::create_directories(dir.path / "checkpoint-10");
+        put(dir.path / "checkpoint-10" / "trainer_state.json", "{}");
+        prune_checkpoints(dir.path, 2, "");
         CHECK(names_in(dir.path) == std::vector<std::string>{"checkpoint-", "checkpoint--3", "checkpoint-10",
                                                              "checkpoint-100", "checkpoint-300", "checkpoint-7x",
                                                              "other-200"});

@@ -205,7 +205,7 @@ TEST_SUITE("cpu") {
             CHECK(std::abs(got.loss - want.loss) < 1e-6 * want.loss);
             CHECK(norm_error(got.grads, want.grads) < 1e-5);
             CHECK(norm_error(joined.grads, want.grads) > 1e-2);  // the boundary matters
-            CHECK(std::abs(run.loop.evaluate({packed}) - run.loop.evaluate(apart)) < 1e-5);
+            CHECK(std::abs(evaluate(run, {packed}) - evaluate(run, apart)) < 1e-5);
             std::vector<float> logits = run.model.logits(packed, 0, 17), own = run.model.logits(apart[0], 0, cut);
             const std::vector<float> second = run.model.logits(apart[1], 0, 17 - cut);
             own.insert(own.end(), second.begin(), second.end());
@@ -233,7 +233,7 @@ TEST_SUITE("cpu") {
         const Gradients got = gradients_of(run, {both}), want = gradients_of(run, rows);
         CHECK(std::abs(got.loss - want.loss) < 1e-6 * want.loss);
         CHECK(norm_error(got.grads, want.grads) < 1e-5);
-        CHECK(std::abs(run.loop.evaluate({both}) - got.loss) < 1e-6 * want.loss);
+        CHECK(std::abs(evaluate(run, {both}) - got.loss) < 1e-6 * want.loss);
     }
 
     TEST_CASE("model: losses are sums over targets, divided by the targets of the whole step") {
@@ -243,7 +243,7 @@ TEST_SUITE("cpu") {
         double sum = 0;
         size_t targets = 0;
         for (const auto& batch : data) {
-            sum += run.loop.evaluate({batch}) * static_cast<double>(batch.target_count());
+            sum += evaluate(run, {batch}) * static_cast<double>(batch.target_count());
             targets += batch.target_count();
         }
         const double mean = sum / static_cast<double>(targets);
@@ -251,6 +251,6 @@ TEST_SUITE("cpu") {
         const StepResult result = run.loop.collect();
         CHECK(result.targets == targets);
         CHECK(std::abs(result.loss - mean) < 1e-6 * mean);
-        CHECK(std::abs(run.loop.evaluate(data) - mean) < 1e-6 * mean);
+        CHECK(std::abs(evaluate(run, data) - mean) < 1e-6 * mean);
     }
 }

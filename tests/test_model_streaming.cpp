@@ -136,7 +136,7 @@ TEST_SUITE("cpu") {
                 const Outcome want = outcome_of(base, kind.settings, {}, 4);
                 TinyRun run(base, streamed(kind.settings, 1, 2));
                 const auto look_around = [&] {
-                    const double loss = run.loop.evaluate(
+                    const double loss = evaluate(run, 
                         {tiny_batch(base.config, {.B = 2, .T = 8}, 5), tiny_batch(base.config, {.B = 1, .T = 9}, 6)});
                     CHECK(std::isfinite(loss));
                     CHECK(sample_tokens(run.model, {3, 1, 2}, {.tokens = 3}, [] { return false; }).size() == 3);

@@ -195,15 +195,21 @@ TEST_SUITE("cpu") {
             {"--resident-layers", {"1"}},
             {"--vram-budget", {"0", "-1", "1e99", "12X", "x", "nan", "inf", "12GG"}},
             {"--recompute", {"some", ""}},
-            {"--eval-steps", {"-1", huge, "x"}},
+            {"--eval-steps", {"-1", huge, "x"}, {"--val-set-size", "1"}},
+            {"--eval-steps", {"3"}},  // nothing to evaluate on
             {"--save-steps", {"-1", huge, "x"}},
             {"--save-total-limit", {"-1", huge, "x"}},
             {"--logging-steps", {"0", "-1", huge, "x"}},
             {"--trace", {(dir.path / "no" / "trace.json").string()}},
-            {"--trace-steps", {"0:1", "3:2", "3", "x", "1:", "1:2x", "1:5000", "1:" + huge}},
-            {"--sample", {"Hello"}},  // not a byte-level model
-            {"--sample-tokens", {"0", "-1", huge, "x"}},
-            {"--sample-temperature", {"-1", "nan", "101", "x"}},
+            {"--trace-steps",
+             {"0:1", "3:2", "3", "x", "1:", "1:2x", "1:5000", "1:" + huge},
+             {"--trace", (dir.path / "t.json").string()}},
+            {"--trace-steps", {"1:2"}},  // of no trace
+            {"--sample", {"Hello"}},     // not a byte-level model
+            {"--sample-tokens", {"0", "-1", huge, "x"}, {"--sample", "Hello"}},
+            {"--sample-tokens", {"5"}},  // of no sample
+            {"--sample-temperature", {"-1", "nan", "101", "x"}, {"--sample", "Hello"}},
+            {"--sample-temperature", {"1"}},
         };
         for (const auto& [flag, values, context] : table)
             for (const std::string& value : values) {

@@ -96,7 +96,7 @@ TEST_SUITE("cpu") {
             const MemoryAccount& account = run.device.memory();
             CHECK(account.used_bytes() == planned);  // all is taken at the start
             train_steps(run, 2);
-            run.loop.evaluate({tiny_batch(c.config, {.B = 1, .T = 9}, 1)});
+            evaluate(run, {tiny_batch(c.config, {.B = 1, .T = 9}, 1)});
             sample_tokens(run.model, {1, 2}, {.tokens = 2}, [] { return false; });
             CHECK(account.peak_bytes() == planned);
             std::map<MemoryCategory, size_t> by_category;

@@ -252,6 +252,119 @@ TEST_SUITE("cpu") {
         CHECK(bench.adapter("a") == bench.adapter("plain"));  // saving leaves no trace
     }
 
+    TEST_CASE("training: the best checkpoint that was evaluated is named, kept beside the newest, and found again") {
+        const Bench bench;
+        write_tiny_tokens(bench.dir.path / "val.bin", bench.base.config.V, 9 * 3 + 1, 7);
+        // A rate far too high: the first evaluations are the best.
+        const Flags flags = {{"--learning-rate", "2"},
+                             {"--warmup-steps", "3"},
+                             {"--max-steps", "7"},
+                             {"--save-steps", "1"},
+                             {"--save-total-limit", "2"},
+                             {"--eval-steps", "2"},
+                             {"--val-data", (bench.dir.path / "val.bin").string()}};
+        const Program whole = bench.run("whole", flags);
+        REQUIRE(whole.error == "");
+        const auto losses = evals_of(bench.run_dir("whole"));  // of steps 0, 2, 4, 6, 7
+        REQUIRE(losses.size() == 5);
+        const size_t best = static_cast<size_t>(std::min_element(losses.begin() + 1, losses.end()) - losses.begin());
+        REQUIRE(best < 3);  // neither of the newest two
+        const std::string name = "checkpoint-" + std::to_string(2 * best);
+        CHECK(names_in(bench.run_dir("whole")) ==
+              std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors", name, "checkpoint-6",
+                                       "checkpoint-7", "config.toml", "log.jsonl"});
+        const auto state_of = [&](const std::string& run, const std::string& checkpoint) {
+            return json::parse(content(bench.run_dir(run) / checkpoint / "trainer_state.json"));
+        };
+        for (const std::string& checkpoint : {name, std::string("checkpoint-7")}) {
+            CHECK(state_of("whole", checkpoint)["best_metric"] == losses[best]);
+            CHECK(state_of("whole", checkpoint)["best_global_step"] == 2 * best);
+            CHECK(state_of("whole", checkpoint)["best_model_checkpoint"] == (bench.run_dir("whole") / name).string());
+        }
+        CHECK(has(whole.out, "best checkpoint: " + (bench.run_dir("whole") / name).string() + ", validation loss "));
+        CHECK(event_of(bench.run_dir("whole"), "end")["best_metric"] == losses[best]);
+
+        // Stopped, moved and resumed: the same best, under its new name; and "before" is still the run's beginning.
+        InterruptAfter screen("eval 6/7");
+        std::ostream out(&screen);
+        REQUIRE(run_train_gpt(bench.arguments("stopped", flags), screen.flag, out).code == 130);
+        fs::rename(bench.run_dir("stopped"), bench.run_dir("moved"));
+        Flags again = flags;
+        again["--resume-from-checkpoint"] = "last";
+        const Program resumed = bench.run("moved", again);
+        CHECK(resumed.error == "");
+        CHECK(state_of("moved", "checkpoint-7")["best_metric"] == losses[best]);
+        CHECK(has(resumed.out, "best checkpoint: " + (bench.run_dir("moved") / name).string()));
+        const std::string before = whole.out.substr(whole.out.find("validation loss "));
+        CHECK(has(resumed.out, before.substr(0, before.find('\n'))));
+        CHECK(names_in(bench.run_dir("moved")) == names_in(bench.run_dir("whole")));
+
+        // Other validation rows, or a best checkpoint that is gone: nothing is claimed.
+        fs::remove_all(bench.run_dir("moved") / name);
+        const Program gone = bench.run("moved", again);
+        CHECK(gone.error == "");
+        CHECK_FALSE(has(gone.out, "best checkpoint"));
+        write_tiny_tokens(bench.dir.path / "other.bin", bench.base.config.V, 9 * 5 + 1, 2);
+        again["--val-data"] = (bench.dir.path / "other.bin").string();
+        fs::remove_all(bench.run_dir("whole") / "checkpoint-7");
+        const Program other = bench.run("whole", again);
+        CHECK(other.error == "");
+        CHECK(has(other.out, " at step 6, "));
+        CHECK(has(other.out, "best checkpoint: " + (bench.run_dir("whole") / "checkpoint-7").string()));
+    }
+
+    TEST_CASE("training: an interrupted evaluation stops at once and reports nothing") {
+        const TinyBase base("llama", 2);
+        TinyRun run(base, streamed(tiny_settings(), 1, 2));
+        uint64_t made = 0;
+        const auto batch = [&](uint64_t i) {
+            CHECK(i == made++);
+            return tiny_batch(base.config, {}, static_cast<unsigned>(i));
+        };
+        CHECK_FALSE(run.loop.evaluate(1000, batch, [&] { return made == 3; }).has_value());
+        CHECK(made == 3);
+        CHECK_FALSE(run.loop.evaluate(5, batch, [] { return true; }).has_value());
+        CHECK(made == 3);
+        made = 0;
+        CHECK(run.loop.evaluate(3, batch, [] { return false; }).has_value());
+        run.loop.enqueue(tiny_step_data(base.config, 0, 2), tiny_step());  // and training goes on
+        CHECK(std::isfinite(run.loop.collect().loss));
+
+        const Bench bench;
+        const std::atomic<bool> interrupt{true};
+        std::ostringstream out;
+        CHECK(run_train_gpt(bench.arguments("a", {{"--val-set-size", "3"}}), interrupt, out).code == 130);
+        CHECK(has(out.str(), "note: the evaluation at step 0 was interrupted"));
+        CHECK(evals_of(bench.run_dir("a")).empty());
+    }
+
+    TEST_CASE("training: validation rows without a single target are refused at the start") {
+        const Bench bench;
+        write_tiny_tokens(bench.dir.path / "val.bin", bench.base.config.V, 9 * 4 + 1, 2, 10);
+        const Program program = bench.run("a", {{"--val-data", (bench.dir.path / "val.bin").string()}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "val.bin"));
+        CHECK(has(program.error, "target"));
+        CHECK_FALSE(fs::exists(bench.run_dir("a")));
+    }
+
+    TEST_CASE("training: an infinite validation loss is logged as such, and is never the best") {
+        const Bench bench;
+        write_tiny_model(bench.base.files.path, bench.base.config,
+                         [](const TensorSpec& spec, std::vector<float>& values) {
+                             if (spec.role == Role::head) std::fill(values.begin(), values.end(), 3e38f);
+                         });
+        bench.run("a", {{"--val-set-size", "3"}, {"--max-steps", "2"}, {"--eval-steps", "1"}, {"--save-steps", "1"}});
+        size_t seen = 0;
+        for (const json& line : log_of(bench.run_dir("a"))) {
+            if (!line.contains("eval_loss")) continue;
+            ++seen;
+            CHECK(line["eval_loss"].is_string());
+        }
+        CHECK(seen > 0);
+        CHECK_FALSE(has(content(bench.run_dir("a") / "log.jsonl"), "best_metric"));
+    }
+
     TEST_CASE("training: --adapter-in goes on from an adapter, with its settings") {
         const Bench bench;
         bench.run_well("a", {{"--val-set-size", "3"}, {"--lora-r", "3"}, {"--lora-alpha", "5"}, {"--use-rslora", ""}});
@@ -364,7 +477,7 @@ TEST_SUITE("cpu") {
             train_steps(got, run, 1, 1);
             CHECK(first_difference(run.layout.trained, got, want) == "");
             CHECK(run.model.trained().read_applied_updates(run.model.compute()) == 2);
-            CHECK(std::isnan(run.loop.evaluate(empty)));
+            CHECK(std::isnan(evaluate(run, empty)));
         }
     }
 
@@ -430,13 +543,13 @@ TEST_SUITE("cpu") {
     TEST_CASE("training: a micro-batch that is larger than planned, or misshapen, is a programmer's mistake") {
         const TinyBase base("gpt2", 1);
         TinyRun run(base, tiny_settings());
-        const auto evaluate = [&](const MicroBatch& batch) { run.loop.evaluate({batch}); };
-        CHECK_THROWS_AS(evaluate(tiny_batch(base.config, {.B = 3, .T = 9}, 1)), std::logic_error);
-        CHECK_THROWS_AS(evaluate(tiny_batch(base.config, {.B = 1, .T = 10}, 1)), std::logic_error);
+        const auto evaluate_one = [&](const MicroBatch& batch) { evaluate(run, {batch}); };
+        CHECK_THROWS_AS(evaluate_one(tiny_batch(base.config, {.B = 3, .T = 9}, 1)), std::logic_error);
+        CHECK_THROWS_AS(evaluate_one(tiny_batch(base.config, {.B = 1, .T = 10}, 1)), std::logic_error);
         MicroBatch batch = tiny_batch(base.config, {}, 1);
         batch.targets.pop_back();
-        CHECK_THROWS_AS(evaluate(batch), std::logic_error);
-        CHECK(std::isfinite(run.loop.evaluate({tiny_batch(base.config, {}, 1)})));
+        CHECK_THROWS_AS(evaluate_one(batch), std::logic_error);
+        CHECK(std::isfinite(evaluate(run, {tiny_batch(base.config, {}, 1)})));
     }
 
     TEST_CASE("training: the learning rate warms up to its peak and follows its scheduler") {

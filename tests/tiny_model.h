@@ -200,6 +200,13 @@ struct TinyRun {
           loop(model) {}
 };
 
+inline double evaluate(TinyRun& run, const std::vector<train::MicroBatch>& batches) {
+    return run.loop
+        .evaluate(
+            batches.size(), [&](uint64_t i) { return batches[i]; }, [] { return false; })
+        .value();
+}
+
 inline train::StepSettings tiny_step(bool update = true) {
     return {.adamw = {.learning_rate = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-8f, .weight_decay = 0.02f},
             .max_grad_norm = 0.5f,

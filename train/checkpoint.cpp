@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <climits>
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -89,8 +90,17 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
     write_model_config(layout.config, directory / "config.json");
 }
 
+// best_*: the Trainer's names. A loss that is no number is not written: after resuming it counts as never seen.
 json state_json(const TrainerState& state) {
-    return {{"global_step", state.step},
+    const auto step_of_eval = [](const auto& e) { return e && std::isfinite(e->loss) ? json(e->step) : json(); };
+    const auto loss_of_eval = [](const auto& e) { return e && std::isfinite(e->loss) ? json(e->loss) : json(); };
+    return {{"eval_set", state.eval_set},
+            {"first_eval_step", step_of_eval(state.first_eval)},
+            {"first_eval_loss", loss_of_eval(state.first_eval)},
+            {"best_global_step", step_of_eval(state.best_eval)},
+            {"best_metric", loss_of_eval(state.best_eval)},
+            {"best_model_checkpoint", state.best_eval ? json(state.best_checkpoint) : json()},
+            {"global_step", state.step},
             {"next_sample", state.next_sample},
             {"applied_updates", state.applied_updates},
             {"bad_steps_in_row", state.bad_steps_in_row},
@@ -103,6 +113,24 @@ int64_t read_count(const fs::path& file, const json& state, const char* key) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
         throw std::runtime_error(file.string() + ": \"" + key + "\" is " + data::shown(value) + "; wanted a count");
     return value.get<int64_t>();
+}
+
+// Absent in checkpoints of runs that were not evaluated.
+std::optional<Evaluation> read_evaluation(const fs::path& file, const json& state, const char* step_key,
+                                          const char* loss_key) {
+    if (state.value(step_key, json()).is_null() && state.value(loss_key, json()).is_null()) return std::nullopt;
+    const json loss = state.value(loss_key, json());
+    if (!loss.is_number())
+        throw std::runtime_error(file.string() + ": \"" + loss_key + "\" is " + data::shown(loss) + " beside \"" +
+                                 step_key + "\"; wanted a number");
+    return Evaluation{read_count(file, state, step_key), loss.get<double>()};
+}
+
+std::string read_text(const fs::path& file, const json& state, const char* key) {
+    const json text = state.value(key, json());
+    if (!text.is_null() && !text.is_string())
+        throw std::runtime_error(file.string() + ": \"" + key + "\" is " + data::shown(text) + "; wanted a text");
+    return text.is_null() ? "" : text.get<std::string>();
 }
 
 TrainerState read_state(const fs::path& file) {
@@ -120,6 +148,10 @@ TrainerState read_state(const fs::path& file) {
     if (const auto named = step_of(file.parent_path()); named && *named != state.step)
         throw std::runtime_error(file.string() + ": \"global_step\" is " + std::to_string(state.step) +
                                  ", which is not the directory's");
+    state.eval_set = read_text(file, j, "eval_set");
+    state.first_eval = read_evaluation(file, j, "first_eval_step", "first_eval_loss");
+    state.best_eval = read_evaluation(file, j, "best_global_step", "best_metric");
+    state.best_checkpoint = read_text(file, j, "best_model_checkpoint");
     try {
         state.identity = j.at("identity").get<std::map<std::string, std::string>>();
     } catch (const json::exception&) {
@@ -194,11 +226,11 @@ std::optional<fs::path> last_checkpoint(const fs::path& output_dir) {
     return found.back().second;
 }
 
-void prune_checkpoints(const fs::path& output_dir, int64_t keep) {
+void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& best) {
     if (keep <= 0) return;
     auto found = checkpoints_in(output_dir);
     for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i)
-        data::remove_directory_atomically(found[i].second);
+        if (found[i].second != best) data::remove_directory_atomically(found[i].second);
 }
 
 }  // namespace slab::train

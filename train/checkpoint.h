@@ -19,11 +19,21 @@
 
 namespace slab::train {
 
+struct Evaluation {
+    int64_t step;
+    double loss;
+};
+
 struct TrainerState {
     int64_t step = 0;          // steps done
     uint64_t next_sample = 0;  // the loader's position
     int applied_updates = 0;   // AdamW's count; smaller than step when steps were skipped
     int bad_steps_in_row = 0;  // not finite, up to here
+    // The evaluation that the run began with, and the best one of a step that has a checkpoint. Both over eval_set, a
+    // name for the validation rows: losses over different rows are not compared.
+    std::string eval_set;
+    std::optional<Evaluation> first_eval, best_eval;
+    std::string best_checkpoint;  // directory of best_eval
     // What must be the same for a resumed run to be the continuation of this one, flag by flag.
     std::map<std::string, std::string> identity;
 };
@@ -51,7 +61,7 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, i
 int64_t step_of_checkpoint(const std::filesystem::path& directory);
 // The complete checkpoint with the highest step, if there is one.
 std::optional<std::filesystem::path> last_checkpoint(const std::filesystem::path& output_dir);
-// Removes the oldest beyond `keep` (0: keeps all).
-void prune_checkpoints(const std::filesystem::path& output_dir, int64_t keep);
+// Removes the oldest beyond `keep` (0: keeps all), but never `best` (may be empty), which is kept besides.
+void prune_checkpoints(const std::filesystem::path& output_dir, int64_t keep, const std::filesystem::path& best);
 
 }  // namespace slab::train

@@ -54,6 +54,9 @@ std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
         if (!option->get_configurable() || option->get_lnames().empty()) continue;
         const std::string& name = option->get_lnames().front();
         const bool given = option->count() > 0;
+        const auto absent = [](const CLI::Option* other) { return other->count() == 0; };
+        const auto needs = option->get_needs();
+        if (std::any_of(needs.begin(), needs.end(), absent)) continue;  // alone it would be refused
         std::string value = given ? option->results().back() : option->get_default_str();
         if (option->get_expected_min() == 0) value = given && option->as<bool>() ? "true" : "false";
         if (name == "adapter") value = o.adapter;              // --freeze-layers may have decided it
@@ -135,22 +138,28 @@ void add_run_flags(CLI::App& app, TrainOptions& o) {
         ->group(group);
     app.add_option("--save-steps", o.save_steps, "checkpoint every N steps; 0: only when interrupted and at the end")
         ->group(group);
-    app.add_option("--save-total-limit", o.save_total_limit, "keep the newest N checkpoints; 0: all")->group(group);
+    app.add_option("--save-total-limit", o.save_total_limit,
+                   "keep the newest N checkpoints, and the best evaluated; 0: all")
+        ->group(group);
     app.add_option("--logging-steps", o.logging_steps, "a step line every N steps")->group(group);
     app.add_option("--resume-from-checkpoint", o.resume_from_checkpoint, "a checkpoint directory, or last")
         ->group(group)
         ->configurable(false);
     app.add_option("--log", o.log, "JSONL log; default output-dir/log.jsonl")->group(group);
-    app.add_option("--trace", o.trace, "write a Chrome trace of compute and transfer (opens in Perfetto)")
-        ->group(group);
-    app.add_option("--trace-steps", o.trace_steps, "FIRST:LAST step to trace")->group(group);
+    auto* const trace =
+        app.add_option("--trace", o.trace, "write a Chrome trace of compute and transfer (opens in Perfetto)")
+            ->group(group);
+    app.add_option("--trace-steps", o.trace_steps, "FIRST:LAST step to trace")->needs(trace)->group(group);
     app.add_flag("--plan", o.plan, "print the memory plan and stop, allocating nothing")
         ->group(group)
         ->configurable(false);
-    app.add_option("--sample", o.sample, "generate from this prompt before and after training (byte-level models)")
+    auto* const sample =
+        app.add_option("--sample", o.sample, "generate from this prompt before and after training (byte-level models)")
+            ->group(group);
+    app.add_option("--sample-tokens", o.sample_tokens, "tokens to generate")->needs(sample)->group(group);
+    app.add_option("--sample-temperature", o.sample_temperature, "0: the likeliest token always")
+        ->needs(sample)
         ->group(group);
-    app.add_option("--sample-tokens", o.sample_tokens, "tokens to generate")->group(group);
-    app.add_option("--sample-temperature", o.sample_temperature, "0: the likeliest token always")->group(group);
 }
 
 // Numbers that parse but make no sense.
@@ -203,6 +212,9 @@ void check_options(const TrainOptions& o) {
     want(o.sample_temperature >= 0 && o.sample_temperature <= 100, "--sample-temperature", o.sample_temperature,
          "0 to 100");
     want(o.threads >= 0 && o.threads <= 1024, "--threads", o.threads, "0 to 1024");
+    if (o.eval_steps > 0 && o.val_set_size == 0 && o.val_data.empty())
+        throw std::runtime_error("--eval-steps " + std::to_string(o.eval_steps) +
+                                 " has nothing to evaluate on; wanted --val-data or --val-set-size beside it");
     if (o.val_set_size > 0 && !o.val_data.empty())
         throw std::runtime_error("--val-set-size and --val-data exclude each other: give one");
 }

@@ -15,11 +15,6 @@ using nlohmann::json;
 
 namespace {
 
-// JSON has no NaN; a log that loses the fact would lie.
-json number(double v) {
-    return v == v && v - v == 0 ? json(v) : json(v != v ? "NaN" : v > 0 ? "Infinity" : "-Infinity");
-}
-
 double waiting_share(const StepReport& r) {
     return r.seconds > 0 ? std::min(1.0, r.wait_ms / 1e3 / r.seconds) : 0;
 }
@@ -65,6 +60,10 @@ void check_is_log(const std::filesystem::path& file) {
 
 }  // namespace
 
+json json_number(double v) {
+    return v == v && v - v == 0 ? json(v) : json(v != v ? "NaN" : v > 0 ? "Infinity" : "-Infinity");
+}
+
 std::string step_line(const StepReport& r) {
     std::string line =
         format_text("step %lld/%lld  ", static_cast<long long>(r.step), static_cast<long long>(r.total_steps));
@@ -102,9 +101,9 @@ void RunLog::step(const StepReport& r) {
     if (r.targets == 0) return write({{"step", r.step}, {"skipped", "no targets"}});
     json j = {{"step", r.step},
               {"epoch", r.epoch},
-              {"loss", number(r.loss)},
+              {"loss", json_number(r.loss)},
               {"learning_rate", r.learning_rate},
-              {"grad_norm", number(r.grad_norm)},
+              {"grad_norm", json_number(r.grad_norm)},
               {"targets", r.targets},
               {"tokens", r.tokens},
               {"tokens_per_second", r.seconds > 0 ? static_cast<double>(r.tokens) / r.seconds : 0},

@@ -23,6 +23,9 @@ struct StepReport {
     double wait_ms = 0;    // compute stood still for the link
 };
 
+// JSON has no NaN and no infinity: these become their names, since a log that loses the fact would lie.
+nlohmann::json json_number(double value);
+
 // "step 120/600  loss 1.842  lr 1.9e-04  gnorm 0.61  2,310 tok/s  VRAM 10.80/11.40 GiB  ..."
 std::string step_line(const StepReport& report);
 

@@ -26,6 +26,9 @@ struct DataSets {
 };
 DataSets open_data(const TrainOptions& options, const ModelConfig& config);
 
+// Throws std::runtime_error when no token of the validation rows is a target, so that they have no loss.
+void check_has_targets(DataLoader& validation);
+
 // Optimizer steps of the run, for a training set of so many rows.
 int64_t total_steps(const TrainOptions& options, uint64_t rows);
 

@@ -102,15 +102,19 @@ StepResult StepLoop::collect() {
     return result;
 }
 
-double StepLoop::evaluate(const std::vector<MicroBatch>& batches) {
+std::optional<double> StepLoop::evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                         const std::function<bool()>& interrupted) {
     Stream& stream = model_.compute();
     StreamingScope scope(model_.offload(), model_.layout().evaluation_visits());
     size_t targets = 0;
-    for (size_t i = 0; i < batches.size(); ++i) {
-        model_.evaluate(batches[i], i > 0);
-        targets += batches[i].target_count();
+    uint64_t done = 0;
+    for (; done < count && !interrupted(); ++done) {
+        const MicroBatch next = batch(done);
+        model_.evaluate(next, done > 0);
+        targets += next.target_count();
     }
     scope.finish();
+    if (done < count) return std::nullopt;
     if (targets == 0) return std::numeric_limits<double>::quiet_NaN();
     double loss_sum = 0;
     copy_async(&loss_sum, model_.eval_loss_sum(), sizeof loss_sum, CopyKind::device_to_host, stream);

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/adamw.h"
@@ -57,8 +59,10 @@ class StepLoop {
     StepResult collect();
     size_t pending() const { return pending_.size(); }
 
-    // Mean loss over the batches, forward only; blocks. NaN when there are no targets.
-    double evaluate(const std::vector<MicroBatch>& batches);
+    // Mean loss over `count` batches, forward only; blocks. batch(i) makes the i-th when its turn comes, so no more
+    // than one exists at a time. Nothing once `interrupted` says so; NaN when there are no targets.
+    std::optional<double> evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                   const std::function<bool()>& interrupted);
 
   private:
     struct ReadBack {

@@ -46,7 +46,9 @@ class Run {
     void load();
     void restore();
     void adopt_checkpoint(const fs::path& from);
+    void adopt_evaluations();
     void evaluate(int64_t step);
+    void consider_best(int64_t step);
     void sample(const char* when);
     void enqueue_step();
     void collect_one();
@@ -57,6 +59,7 @@ class Run {
     void start_trace(int64_t step);
     void end_trace();
     void leave_out_of_step();
+    void say_evaluations(json& summary);
     void finish();
 
     // A step enqueued and not yet reported.
@@ -82,7 +85,8 @@ class Run {
     std::deque<InFlight> in_flight_;
     int64_t steps_ = 0, first_step_ = 0;
     double link_gbps_ = 0, wait_ms_reported_ = 0;
-    double first_eval_loss_ = std::nan(""), last_eval_loss_ = std::nan(""), wait_ms_total_ = 0;
+    std::optional<Evaluation> last_eval_;
+    double step_seconds_total_ = 0, wait_ms_total_ = 0;
     uint64_t passes_ = 0;  // micro-batches trained on
     uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0;
     Clock::time_point started_, last_report_;
@@ -123,6 +127,7 @@ void Run::load() {
     const MemoryAccount& account = device_->memory();
     check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
     data_ = open_data(o_, config_);
+    if (data_.val) check_has_targets(*data_.val);
     steps_ = total_steps(o_, data_.train->rows());
     if (!o_.trace.empty() && trace_steps_.first > steps_)
         throw std::runtime_error("--trace-steps " + o_.trace_steps + " begins after the run's last step, " +
@@ -176,6 +181,20 @@ void Run::adopt_checkpoint(const fs::path& from) {
                                  ", later than the one to resume from; remove it, or give another directory");
 }
 
+// What the checkpoint knows of evaluations, as far as it is of use here: the best checkpoint may have been moved with
+// its run directory, or be gone, and losses over other rows do not compare.
+void Run::adopt_evaluations() {
+    std::string eval_set;
+    if (data_.val)
+        eval_set = data_.val->file().path().filename().string() + ", " + std::to_string(data_.val->rows()) + " rows";
+    if (state_.eval_set != eval_set) state_.first_eval = state_.best_eval = std::nullopt;
+    state_.eval_set = eval_set;
+    if (!state_.best_eval) return;
+    const fs::path here = checkpoint_path(output_dir_, state_.best_eval->step);
+    if (fs::exists(here)) state_.best_checkpoint = here.string();
+    if (!fs::exists(state_.best_checkpoint)) state_.best_eval = std::nullopt;
+}
+
 void Run::restore() {
     state_.identity = identity_of(o_, *layout_, steps_, data_.train->rows());
     if (!o_.resume_from_checkpoint.empty()) {
@@ -190,6 +209,7 @@ void Run::restore() {
         }
     }
     first_step_ = state_.step;
+    adopt_evaluations();
     const fs::path log = o_.log.empty() ? output_dir_ / "log.jsonl" : fs::path(o_.log);
     log_ = RunLog(log, o_.resume_from_checkpoint.empty() ? -1 : state_.step);
     data::write_file_atomically(output_dir_ / "config.toml", o_.config_toml);
@@ -220,18 +240,35 @@ void Run::leave_out_of_step() {
 
 void Run::evaluate(int64_t step) {
     if (!data_.val) return;
-    std::vector<MicroBatch> batches;
-    const uint64_t rows = data_.val->rows();
-    for (uint64_t row = 0; row < rows; row += o_.micro_batch_size)
-        batches.push_back(data_.val->batch(row, static_cast<int>(std::min<uint64_t>(o_.micro_batch_size, rows - row))));
-    const double loss = loop_->evaluate(batches);
-    out_ << "eval " << step << "/" << steps_ << "  " << format_text("loss %.4f  perplexity %.2f", loss, std::exp(loss))
-         << "  (" << count_text(rows) << " rows)\n"
-         << std::flush;
-    log_.write({{"step", step}, {"eval_loss", std::isfinite(loss) ? json(loss) : json("NaN")}, {"eval_rows", rows}});
-    if (std::isnan(first_eval_loss_)) first_eval_loss_ = loss;
-    last_eval_loss_ = loss;
+    const Clock::time_point start = Clock::now();
+    const uint64_t rows = data_.val->rows(), B = static_cast<uint64_t>(o_.micro_batch_size);
+    const auto batch = [&](uint64_t i) { return data_.val->batch(i * B, static_cast<int>(std::min(B, rows - i * B))); };
+    const std::optional<double> loss = loop_->evaluate((rows + B - 1) / B, batch, [&] { return interrupt_.load(); });
     leave_out_of_step();
+    if (!loss) {
+        out_ << "note: the evaluation at step " << step << " was interrupted\n" << std::flush;
+        return;
+    }
+    out_ << "eval " << step << "/" << steps_ << "  "
+         << format_text("loss %.4f  perplexity %.2f", *loss, std::exp(*loss)) << "  (" << count_text(rows) << " rows)\n"
+         << std::flush;
+    log_.write({{"step", step},
+                {"eval_loss", json_number(*loss)},
+                {"eval_perplexity", json_number(std::exp(*loss))},
+                {"eval_rows", rows},
+                {"eval_runtime", seconds_since(start)}});
+    last_eval_ = {step, *loss};
+    if (!state_.first_eval) state_.first_eval = last_eval_;
+}
+
+// Whether this step, about to be saved, is the best so far. What a resumed run evaluates at its start does not count:
+// the best is a function of the flags, not of interruptions.
+void Run::consider_best(int64_t step) {
+    const bool due = step == steps_ || (step > 0 && o_.eval_steps > 0 && step % o_.eval_steps == 0);
+    if (!due || !last_eval_ || last_eval_->step != step || !std::isfinite(last_eval_->loss)) return;
+    if (state_.best_eval && state_.best_eval->loss <= last_eval_->loss) return;
+    state_.best_eval = last_eval_;
+    state_.best_checkpoint = checkpoint_path(output_dir_, step).string();
 }
 
 void Run::sample(const char* when) {
@@ -249,17 +286,21 @@ void Run::sample(const char* when) {
 void Run::start_trace(int64_t step) {
     const auto [first, last] = trace_steps_;
     if (o_.trace.empty() || tracing_ || traced_ || step + 1 < first || step + 1 > last) return;
+    collect_all();  // what comes now waits for the steps under way, and is no part of them
     model_->offload().set_trace(true);
     tracing_ = true;
+    leave_out_of_step();
 }
 
 // After the window's last step, or when the run ends inside it.
 void Run::end_trace() {
     if (!tracing_) return;
+    collect_all();
     write_trace(o_.trace, model_->offload().trace());
     model_->offload().set_trace(false);
     tracing_ = false;
     traced_ = true;
+    leave_out_of_step();
 }
 
 void Run::enqueue_step() {
@@ -275,13 +316,11 @@ void Run::enqueue_step() {
                                     .epsilon = static_cast<float>(o_.adam_epsilon),
                                     .weight_decay = static_cast<float>(o_.weight_decay)},
                           .max_grad_norm = static_cast<float>(o_.max_grad_norm)};
-    start_trace(step);
     const offload::OffloadStats before = model_->offload().stats();
     const uint64_t traffic_before = device_->traffic().device_to_host_bytes;
     const size_t read_back_bytes = loop_->enqueue(micro_batches, settings);
     const offload::OffloadStats after = model_->offload().stats();
     const uint64_t sent_back_bytes = device_->traffic().device_to_host_bytes - traffic_before;
-    if (step + 1 == trace_steps_.second) end_trace();
     in_flight_.push_back({.step = step,
                           .learning_rate = settings.adamw.learning_rate,
                           .slabs_in = after.slabs_in - before.slabs_in,
@@ -326,6 +365,7 @@ void Run::collect_one() {
     bytes_in_total_ += r.bytes_in;
     slabs_out_total_ += r.slabs_out;
     wait_ms_total_ += r.wait_ms;
+    step_seconds_total_ += r.seconds;
     if (r.step % o_.logging_steps == 0 || r.step == steps_ || r.skipped || r.targets == 0)
         out_ << step_line(r) << "\n" << std::flush;
     log_.step(r);
@@ -346,11 +386,26 @@ bool Run::save(int64_t step) {
         out_ << "note: step " << step << " is not saved, since the last step was not finite\n";
         return false;
     }
+    consider_best(step);
     save_checkpoint(checkpoint_path(output_dir_, step), *model_, {*layout_, *weights_, o_.base_model}, state_);
     saved_step_ = step;
-    prune_checkpoints(output_dir_, o_.save_total_limit);
+    prune_checkpoints(output_dir_, o_.save_total_limit, state_.best_eval ? state_.best_checkpoint : "");
     leave_out_of_step();
     return true;
+}
+
+void Run::say_evaluations(json& summary) {
+    if (!last_eval_) return;
+    const Evaluation& first = *state_.first_eval;
+    out_ << "validation loss " << format_text("%.4f", first.loss)
+         << (first.step == 0 ? " before" : " at step " + std::to_string(first.step));
+    if (last_eval_->step != first.step) out_ << format_text(", %.4f after", last_eval_->loss);
+    out_ << "\n";
+    if (!state_.best_eval) return;
+    out_ << "best checkpoint: " << printable_text(state_.best_checkpoint)
+         << format_text(", validation loss %.4f\n", state_.best_eval->loss);
+    summary["best_metric"] = state_.best_eval->loss;
+    summary["best_model_checkpoint"] = printable_text(state_.best_checkpoint);
 }
 
 void Run::finish() {
@@ -373,7 +428,8 @@ void Run::finish() {
              << " slabs); weights moved back: " << count_text(slabs_out_total_) << " slabs\n"
              << "device memory spared: " << memory_text(all_slabs - layout_->slots * layout_->slot_bytes) << " of "
              << memory_text(all_slabs) << " of streamed weights; compute waited for the link "
-             << format_text("%.1f%%", 100 * wait_ms_total_ / 1e3 / std::max(seconds, 1e-9)) << " of the time\n";
+             << format_text("%.1f%%", 100 * wait_ms_total_ / 1e3 / std::max(step_seconds_total_, 1e-9))
+             << " of the steps' time\n";
         summary["slabs_in"] = slabs_in_total_;
         summary["bytes_in"] = bytes_in_total_;
         summary["slabs_out"] = slabs_out_total_;
@@ -381,8 +437,7 @@ void Run::finish() {
     const size_t planned = device_->memory().reserved_bytes() + layout_->device_bytes();
     out_ << "peak device memory " << memory_text(device_->memory().peak_bytes()) << ", planned " << memory_text(planned)
          << "\n";
-    if (!std::isnan(first_eval_loss_))
-        out_ << "validation loss " << format_text("%.4f before, %.4f after", first_eval_loss_, last_eval_loss_) << "\n";
+    say_evaluations(summary);
     out_ << "wrote "
          << (output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors")).string()
          << " after " << duration_text(seconds) << "\n";
@@ -402,15 +457,18 @@ int Run::run() {
     sample("before");
     started_ = last_report_ = Clock::now();
     while (state_.step < steps_ && !interrupt_) {
+        start_trace(state_.step);
         enqueue_step();
         if (in_flight_.size() > 1) collect_one();
         const int64_t step = state_.step;
         const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
-        if (due(o_.save_steps)) save(step);
-        if (due(o_.eval_steps) && step < steps_) {
+        if (step == trace_steps_.second) end_trace();
+        if (step == steps_) break;  // the last evaluation and checkpoint come below, due or not
+        if (due(o_.eval_steps)) {
             collect_all();
             evaluate(step);
         }
+        if (due(o_.save_steps)) save(step);
     }
     collect_all();
     if (state_.step < steps_) {
@@ -421,9 +479,9 @@ int Run::run() {
         log_.write({{"event", "interrupted"}, {"step", state_.step}});
         return 130;
     }
-    save(state_.step);
     end_trace();
     if (first_step_ < steps_) evaluate(state_.step);
+    save(state_.step);
     sample("after");
     finish();
     return 0;
