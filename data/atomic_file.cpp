@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "data/input_file.h"
+
 namespace slab::data {
 namespace fs = std::filesystem;
 namespace {
@@ -249,6 +251,18 @@ void write_file_atomically(const fs::path& path, std::string_view content) {
     AtomicFile file(path);
     file.write(content.data(), content.size());
     file.commit();
+}
+
+void copy_file_atomically(const fs::path& from, const fs::path& to) {
+    const InputFile source(from);
+    AtomicFile copy(to);
+    std::vector<char> buffer(std::min(source.size_bytes(), size_t{1} << 20));
+    for (size_t done = 0; done < source.size_bytes(); done += buffer.size()) {
+        const size_t count_bytes = std::min(buffer.size(), source.size_bytes() - done);
+        source.read(done, buffer.data(), count_bytes, "content");
+        copy.write(buffer.data(), count_bytes);
+    }
+    copy.commit();
 }
 
 AtomicDirectory::AtomicDirectory(const fs::path& final_path) : final_path_(resolve(final_path)) {

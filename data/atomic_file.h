@@ -45,6 +45,8 @@ class AtomicFile {
 };
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+// Copies the content of the regular file `from`, through a small buffer.
+void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // A directory and everything in it. The caller fills staging() by any means, then commits. An existing directory under
 // the final name is replaced, never merged: it is renamed away, the new one renamed in, and the old one removed. A run

@@ -35,6 +35,13 @@ struct ConfigFile {
     }
 };
 
+// A set of write_trained() whose tensors lie in one vector, in table order without gaps.
+NamedWeights packed_set(const char* key_prefix, const TrainedTable& table, const std::vector<float>& packed) {
+    return {key_prefix, [&](size_t index, float* dst) {
+                std::copy_n(packed.data() + table.packed_offsets()[index], table.at(index).elems(), dst);
+            }};
+}
+
 std::vector<std::string> paths_of(const std::vector<LinearModule>& modules) {
     std::vector<std::string> paths;
     for (const auto& module : modules) paths.push_back(module.path);
@@ -53,7 +60,7 @@ TEST_SUITE("cpu") {
             weights[0] = -0.0f;
             weights[1] = 1e-42f;  // denormal
             const auto file = dir.path / (family + ".safetensors");
-            write_trained(file, layout.trained, {{"", &weights}});
+            write_trained(file, layout.trained, {packed_set("", layout.trained, weights)});
             CHECK(same_bits(read_trained(file, layout.trained), weights));
             const SafetensorsFile written(file);
             CHECK(written.entries().size() == layout.trained.tensors().size());
@@ -72,7 +79,7 @@ TEST_SUITE("cpu") {
         const FreshDirectory dir;
         const ModelLayout layout = make_layout(tiny_config("gpt2"), tiny_full_settings());
         const std::vector<float> weights = random_vector<float>(layout.trained.parameter_count(), 6);
-        write_trained(dir.path / "w.safetensors", layout.trained, {{"", &weights}});
+        write_trained(dir.path / "w.safetensors", layout.trained, {packed_set("", layout.trained, weights)});
         CHECK(same_bits(read_trained(dir.path / "w.safetensors", layout.trained), weights));
         const SafetensorsFile written(dir.path / "w.safetensors");
         CHECK(written.at("transformer.h.0.attn.c_attn.weight").shape == std::vector<size_t>{20, 60});  // Conv1D
@@ -86,12 +93,11 @@ TEST_SUITE("cpu") {
         const size_t n = layout.trained.parameter_count();
         const std::vector<float> m = random_vector<float>(n, 1), v = random_vector<float>(n, 2);
         const auto file = dir.path / "optimizer.safetensors";
-        write_trained(file, layout.trained, {{"exp_avg.", &m}, {"exp_avg_sq.", &v}});
+        write_trained(file, layout.trained,
+                      {packed_set("exp_avg.", layout.trained, m), packed_set("exp_avg_sq.", layout.trained, v)});
         CHECK(same_bits(read_trained(file, layout.trained, "exp_avg."), m));
         CHECK(same_bits(read_trained(file, layout.trained, "exp_avg_sq."), v));
         CHECK(has(error_of([&] { read_trained(file, layout.trained); }), "is missing"));
-        const std::vector<float> short_set(n - 1);
-        CHECK_THROWS_AS(write_trained(file, layout.trained, {{"", &short_set}}), std::logic_error);
     }
 
     TEST_CASE("adapters: a file that does not fit is refused with its name and the tensor's") {
@@ -103,7 +109,7 @@ TEST_SUITE("cpu") {
 
         const auto error_for = [&](const ModelConfig& config, const ModelSettings& settings) {
             const ModelLayout wanted = make_layout(config, settings);
-            write_trained(file, layout.trained, {{"", &weights}});
+            write_trained(file, layout.trained, {packed_set("", layout.trained, weights)});
             return error_of([&] { read_trained(file, wanted.trained); });
         };
         CHECK(error_for(layout.config, layout.settings) == "");
@@ -128,7 +134,7 @@ TEST_SUITE("cpu") {
         for (const float bad : {NAN, INFINITY, -INFINITY}) {
             std::vector<float> poisoned = weights;
             poisoned[7] = bad;
-            write_trained(file, layout.trained, {{"", &poisoned}});
+            write_trained(file, layout.trained, {packed_set("", layout.trained, poisoned)});
             const std::string error = error_of([&] { read_trained(file, layout.trained); });
             CHECK(has(error, "adapter_model.safetensors"));
             CHECK(has(error, q));

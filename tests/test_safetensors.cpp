@@ -364,6 +364,65 @@ TEST_SUITE("cpu") {
         CHECK(none == 3);
     }
 
+    TEST_CASE("safetensors: tensors made while writing give the same file, one in memory at a time") {
+        FreshDirectory dir;
+        const std::vector<float> wide = {1, 2, 3, 4, 5, 6};
+        const std::vector<slab::bf16> narrow = {slab::to_bf16(7), slab::to_bf16(8)};
+        SafetensorsWriter held, made;
+        held.add("narrow", {2}, narrow.data());
+        held.add("wide", {2, 3}, wide.data());
+        std::vector<std::string> order;
+        const auto fill = [&](const std::string& name, const void* from, size_t bytes) {
+            return [&order, name, from, bytes](std::byte* dst) {
+                order.push_back(name);
+                std::memcpy(dst, from, bytes);
+            };
+        };
+        made.add("narrow", DType::bf16, {2}, fill("narrow", narrow.data(), 4));
+        made.add("wide", DType::f32, {2, 3}, fill("wide", wide.data(), 24));
+        held.write(dir.path / "held");
+        made.write(dir.path / "made");
+        CHECK(content(dir.path / "made") == content(dir.path / "held"));
+        CHECK(order == std::vector<std::string>{"wide", "narrow"});
+        // One that cannot be made leaves no file behind.
+        made.add("bad", DType::f32, {1}, [](std::byte*) { throw std::runtime_error("cannot be read"); });
+        CHECK(has(error_of([&] { made.write(dir.path / "failed"); }), "cannot be read"));
+        CHECK(slab::test::names_in(dir.path) == std::vector<std::string>{"held", "made"});
+    }
+
+    TEST_CASE("safetensors: every half survives float, and what lies between two goes to the nearer, or the even") {
+        std::vector<float> values;
+        std::vector<uint16_t> want;
+        const auto expect = [&](double value, uint16_t half) {
+            values.push_back(static_cast<float>(value));
+            want.push_back(half);
+        };
+        for (uint32_t half = 0; half < 0x7c00; ++half) {
+            for (const uint32_t sign : {0u, 0x8000u}) expect(half_value(half | sign), half | sign);
+            const double here = half_value(half), next = half_value(half + 1), middle = (here + next) / 2;
+            expect(middle, half + (half & 1));  // the even one
+            expect(std::nextafter(static_cast<float>(middle), 0.0f), half);
+            expect(-std::nextafter(static_cast<float>(middle), 1e9f), (half + 1) | 0x8000);
+        }
+        expect(1e-12, 0);
+        expect(-1e-42, 0x8000);
+        std::vector<uint16_t> got(values.size());
+        const size_t beyond =
+            values.size();  // of those above, only what rounds up from the largest half is out of range
+        CHECK_FALSE(store_as(DType::f16, values.data(), beyond, reinterpret_cast<std::byte*>(got.data())));
+        CHECK(got == want);
+        std::byte two[2];
+        for (const float fits : {65504.0f, -65519.0f}) CHECK(store_as(DType::f16, &fits, 1, two));
+        for (const float large : {65520.0f, -1e30f}) CHECK_FALSE(store_as(DType::f16, &large, 1, two));
+        const float largest = std::numeric_limits<float>::max(), infinite = HUGE_VALF;
+        CHECK_FALSE(store_as(DType::bf16, &largest, 1, two));
+        CHECK(store_as(DType::bf16, &infinite, 1, two));
+        const float third = 1.0f / 3;
+        float same = 0;
+        CHECK(store_as(DType::f32, &third, 1, reinterpret_cast<std::byte*>(&same)));
+        CHECK(same == third);
+    }
+
     TEST_CASE("safetensors: a file that shrinks after it was opened is an error at the read") {
         FreshDirectory dir;
         const std::vector<float> values(1000, 1.0f);

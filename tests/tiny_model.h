@@ -100,12 +100,7 @@ inline void write_tiny_model(
     size_t next = 0;
     for (const auto& spec : specs)
         for (const auto& part : spec.parts) {
-            using Shape = std::vector<size_t>;
-            writer.add(part.key,
-                       !spec.matrix      ? Shape{part.rows}
-                       : spec.transposed ? Shape{spec.cols, part.rows}
-                                         : Shape{part.rows, spec.cols},
-                       values[next++].data());
+            writer.add(part.key, train::stored_shape(spec, part), values[next++].data());
         }
     writer.write(directory / "model.safetensors");
     train::write_model_config(config, directory / "config.json");

@@ -2,13 +2,13 @@
 #include "train/adapter_config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 
 #include "data/json_file.h"
+#include "train/json_section.h"
 
 namespace slab::train {
 
@@ -43,86 +43,54 @@ std::string known_targets(const ModelConfig& config) {
     return known;
 }
 
-// Null, false, 0, "", [] and {}: an option that is there and off.
-bool is_neutral(const json& v) {
-    return v.is_null() || (v.is_boolean() && !v.get<bool>()) || (v.is_number() && v.get<double>() == 0) ||
-           ((v.is_string() || v.is_structured()) && v.empty()) ||
-           (v.is_string() && v.get_ref<const std::string&>().empty());
+// Keys that say nothing about what the adapter computes. (fan_in_fan_out: the layer's own kind decides, as in PEFT.
+// eva_config: how A began.)
+const KeySet& harmless_keys() {
+    static const KeySet keys = {"auto_mapping",   "base_model_name_or_path", "eva_config",     "fan_in_fan_out",
+                                "inference_mode", "layers_pattern",          "megatron_core",  "peft_version",
+                                "revision",       "qalora_group_size",       "runtime_config", "task_type"};
+    return keys;
 }
 
-// Keys that say nothing about what the adapter computes.
-bool is_harmless(const std::string& key) {
-    static const std::set<std::string> keys = {
-        "auto_mapping", "base_model_name_or_path", "inference_mode", "megatron_core",  "peft_version",  "revision",
-        "task_type",    "qalora_group_size",       "runtime_config", "fan_in_fan_out", "layers_pattern"};
-    return keys.count(key) != 0;
-}
-
-[[noreturn]] void fail(const std::filesystem::path& file, const std::string& key, const json& got,
-                       const std::string& wanted) {
-    throw std::runtime_error(file.string() + ": \"" + key + "\" is " + data::shown(got) + "; wanted " + wanted);
-}
-
-double number(const std::filesystem::path& file, const json& j, const char* key, double fallback, double low,
-              double high) {
-    if (!j.contains(key) || j[key].is_null()) return fallback;
-    const json& v = j[key];
-    if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high))
-        fail(file, key, v, "a number from " + json(low).dump() + " to " + json(high).dump());
-    return v.get<double>();
-}
-
-bool boolean(const std::filesystem::path& file, const json& j, const char* key) {
-    if (!j.contains(key) || j[key].is_null()) return false;
-    if (!j[key].is_boolean()) fail(file, key, j[key], "true or false");
-    return j[key].get<bool>();
-}
-
-std::vector<std::string> read_targets(const std::filesystem::path& file, const json& j) {
-    const json& v = j.contains("target_modules") ? j["target_modules"] : json();
-    if (v.is_string()) {
-        if (v.get<std::string>() == kAllLinear) return {kAllLinear};
-        fail(file, "target_modules", v,
-             "a list of module names, or \"all-linear\" (a regular expression is not supported: list the modules)");
+std::vector<std::string> read_targets(JsonSection& section) {
+    const char* const key = "target_modules";
+    const json* value = section.find(key);
+    if (value && value->is_string()) {
+        if (*value == kAllLinear) return {kAllLinear};
+        section.refuse(
+            key, "a list of module names, or \"all-linear\" (a regular expression is not supported: list the modules)");
     }
-    if (!v.is_array() || v.empty()) fail(file, "target_modules", v, "a list of module names, or \"all-linear\"");
+    if (!value || !value->is_array() || value->empty())
+        section.refuse(key, "a list of module names, or \"all-linear\"");
     std::vector<std::string> targets;
-    for (const auto& name : v) {
-        if (!name.is_string()) fail(file, "target_modules", v, "a list of strings");
+    for (const auto& name : *value) {
+        if (!name.is_string()) section.refuse(key, "a list of strings");
         targets.push_back(name.get<std::string>());
     }
     return targets;
 }
 
-std::vector<int> read_layers(const std::filesystem::path& file, const json& j, const ModelConfig& config) {
-    const json& v = j.contains("layers_to_transform") ? j["layers_to_transform"] : json();
-    if (v.is_null() || (v.is_array() && v.empty())) return {};
-    const json list = v.is_array() ? v : json::array({v});
+std::vector<int> read_layers(JsonSection& section, const ModelConfig& config) {
+    const char* const key = "layers_to_transform";
+    const json* value = section.find(key);
+    if (!value) return {};
+    const json list = value->is_array() ? *value : json::array({*value});
     std::vector<int> layers;
     for (const auto& layer : list) {
-        if (!layer.is_number_integer() || layer.get<int64_t>() < 0 || layer.get<int64_t>() >= config.L)
-            fail(file, "layers_to_transform", v, "layer numbers from 0 to " + std::to_string(config.L - 1));
-        layers.push_back(layer.get<int>());
+        const auto number = whole_number(layer);
+        if (!number || *number < 0 || *number >= config.L)
+            section.refuse(key, "layer numbers from 0 to " + std::to_string(config.L - 1));
+        layers.push_back(static_cast<int>(*number));
     }
     return layers;
 }
 
 // Starts that leave the base weights as they are. PiSSA, OLoRA, CorDA and LoftQ change them, and an adapter trained so
 // is wrong on the base as it lies on disk.
-void check_start(const std::filesystem::path& file, const json& j) {
-    if (!j.contains("init_lora_weights")) return;
-    const json& v = j["init_lora_weights"];
-    if (v.is_null() || v.is_boolean() || v == "gaussian" || v == "orthogonal" || v == "eva") return;
-    fail(file, "init_lora_weights", v, "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base");
-}
-
-// The double with the fewest digits that reads back as this float: 0.1, where a cast would write 0.10000000149011612.
-double shortest(float value) {
-    char digits[32];
-    const char* const end = std::to_chars(digits, digits + sizeof digits, value).ptr;
-    double result = 0;
-    std::from_chars(digits, end, result);
-    return result;
+void check_start(JsonSection& section) {
+    const json* value = section.find("init_lora_weights");
+    if (!value || value->is_boolean() || *value == "gaussian" || *value == "orthogonal" || *value == "eva") return;
+    section.refuse("init_lora_weights", "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base");
 }
 
 }  // namespace
@@ -141,12 +109,13 @@ std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraS
 }
 
 void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
-    if (lora.r < 1 || lora.r > 4096)
-        throw std::runtime_error("lora rank " + std::to_string(lora.r) + " is out of range; wanted 1 to 4096");
+    if (lora.r < 1 || lora.r > kMaxLoraRank)
+        throw std::runtime_error("lora rank " + std::to_string(lora.r) + " is out of range; wanted 1 to " +
+                                 std::to_string(kMaxLoraRank));
     if (!lora_alpha_makes_sense(lora.alpha))
         throw std::runtime_error("lora alpha " + json(shortest(lora.alpha)).dump() +
                                  " is out of range; wanted 1e-6 to 1e6");
-    if (!(lora.dropout >= 0 && lora.dropout < 1))
+    if (!lora_dropout_makes_sense(lora.dropout))
         throw std::runtime_error("lora dropout " + std::to_string(lora.dropout) +
                                  " is out of range; wanted 0 <= p < 1");
     if (lora.target_modules.empty())
@@ -177,30 +146,20 @@ void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
 
 LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelConfig& config) {
     const json j = data::read_json_file(file);
-    if (!j.is_object())
-        throw std::runtime_error(file.string() + ": not a JSON object; wanted PEFT's adapter_config.json");
-    if (!j.contains("peft_type") || j["peft_type"] != "LORA")
-        fail(file, "peft_type", j.value("peft_type", json()), "\"LORA\"");
-    static const std::set<std::string> handled = {"peft_type",           "r",          "lora_alpha",
-                                                  "lora_dropout",        "use_rslora", "target_modules",
-                                                  "layers_to_transform", "bias",       "init_lora_weights"};
-    for (const auto& [key, value] : j.items()) {
-        if (handled.count(key) || is_harmless(key) || is_neutral(value)) continue;
-        throw std::runtime_error(file.string() + ": option \"" + key + "\" = " + data::shown(value) +
-                                 " is not supported here and could change the result; make the adapter without it");
-    }
-    if (j.contains("bias") && !j["bias"].is_null() && j["bias"] != "none")
-        fail(file, "bias", j["bias"], "\"none\" (trained biases are not supported)");
-    check_start(file, j);
+    JsonSection section(file.string(), "", j);
+    if (const json* type = section.find("peft_type"); !type || *type != "LORA") section.refuse("peft_type", "\"LORA\"");
+    if (const json* bias = section.find("bias"); bias && *bias != "none")
+        section.refuse("bias", "\"none\": trained biases are not supported");
+    check_start(section);
     LoraSettings lora;
-    const double r = number(file, j, "r", 8, 1, 4096);
-    if (r != std::floor(r)) fail(file, "r", j["r"], "a whole number");
-    lora.r = static_cast<int>(r);
-    lora.alpha = static_cast<float>(number(file, j, "lora_alpha", 8, 1e-6, 1e6));
-    lora.dropout = static_cast<float>(number(file, j, "lora_dropout", 0, 0, 0.999));
-    lora.rslora = boolean(file, j, "use_rslora");
-    lora.target_modules = read_targets(file, j);
-    lora.layers_to_transform = read_layers(file, j, config);
+    lora.r = section.integer("r", 1, kMaxLoraRank, 8);
+    lora.alpha = section.number("lora_alpha", 1e-6, 1e6, 8.0f);
+    lora.dropout = section.number("lora_dropout", 0, 1, 0.0f);
+    if (!lora_dropout_makes_sense(lora.dropout)) section.refuse("lora_dropout", "0 <= p < 1");
+    lora.rslora = section.boolean("use_rslora", false);
+    lora.target_modules = read_targets(section);
+    lora.layers_to_transform = read_layers(section, config);
+    section.refuse_unread(harmless_keys());
     try {
         check_lora_settings(config, lora);
     } catch (const std::runtime_error& e) {

@@ -25,9 +25,14 @@ struct LoraSettings {
 // The modules of this layer that carry an adapter, in the order of linear_modules().
 std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraSettings& lora, int layer);
 
+inline constexpr int kMaxLoraRank = 4096;
 // 1e-6 to 1e6, for the flag and the file alike. The ends are floats, as alpha is.
 inline bool lora_alpha_makes_sense(float alpha) {
     return alpha >= 1e-6f && alpha <= 1e6f;
+}
+
+inline bool lora_dropout_makes_sense(float dropout) {
+    return dropout >= 0 && dropout < 1;
 }
 
 // Throws std::runtime_error when a target names nothing in this model, a rank exceeds what makes sense, and the like.

@@ -2,19 +2,20 @@
 #include "train/adapter_files.h"
 
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <stdexcept>
 
 #include "kernels/philox.h"
 #include "train/safetensors.h"
+#include "train/tensor_table.h"
 
 namespace slab::train {
 
 namespace {
 
 std::vector<size_t> file_shape(const TrainedTensor& t) {
-    if (!t.matrix) return {t.rows};
-    return t.transposed ? std::vector<size_t>{t.cols, t.rows} : std::vector<size_t>{t.rows, t.cols};
+    return stored_shape(t.rows, t.cols, t.matrix, t.transposed);
 }
 
 }  // namespace
@@ -33,6 +34,17 @@ std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed) {
         }
     }
     return packed;
+}
+
+std::filesystem::path adapter_weights_file(const std::filesystem::path& directory) {
+    const auto file = directory / "adapter_model.safetensors";
+    if (exists(file)) return file;
+    std::string hint = "give the directory that PEFT's save_pretrained() wrote";
+    if (exists(directory / "adapter_model.bin"))
+        hint = "adapter_model.bin is a PyTorch pickle: load it with PEFT and save_pretrained() it again";
+    else if (exists(directory / "model.safetensors"))
+        hint = "model.safetensors there is a whole model and no adapter";
+    throw std::runtime_error(file.string() + ": does not exist; " + hint);
 }
 
 std::vector<float> read_trained(const std::filesystem::path& file, const TrainedTable& table,
@@ -65,23 +77,19 @@ std::vector<float> read_trained(const std::filesystem::path& file, const Trained
 void write_trained(const std::filesystem::path& file, const TrainedTable& table,
                    const std::vector<NamedWeights>& sets) {
     SafetensorsWriter writer;
-    std::vector<std::vector<float>> transposed;  // keeps turned copies alive until write()
-    for (const auto& set : sets) {
-        if (set.packed->size() != table.parameter_count())
-            throw std::logic_error("trained tensors to write have the wrong size");
-        const float* src = set.packed->data();
-        for (const auto& t : table.tensors()) {
-            const float* data = src;
-            if (t.transposed) {
-                std::vector<float>& turned = transposed.emplace_back(t.elems());
-                for (size_t row = 0; row < t.rows; ++row)
-                    for (size_t col = 0; col < t.cols; ++col) turned[col * t.rows + row] = src[row * t.cols + col];
-                data = turned.data();
-            }
-            writer.add(set.key_prefix + t.key, file_shape(t), data);
-            src += t.elems();
+    std::vector<float> values;
+    for (const auto& set : sets)
+        for (size_t index = 0; index < table.tensors().size(); ++index) {
+            const TrainedTensor& t = table.at(index);
+            writer.add(set.key_prefix + t.key, DType::f32, file_shape(t), [&, index](std::byte* dst) {
+                values.resize(t.elems());
+                set.read(index, values.data());
+                if (t.transposed)
+                    transpose(values.data(), t.rows, t.cols, reinterpret_cast<float*>(dst));
+                else
+                    std::memcpy(dst, values.data(), values.size() * sizeof(float));
+            });
         }
-    }
     writer.write(file);
 }
 

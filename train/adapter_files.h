@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace slab::train {
 // zero.
 std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed);
 
+// adapter_model.safetensors of a PEFT directory. Throws std::runtime_error with advice when there is something else.
+std::filesystem::path adapter_weights_file(const std::filesystem::path& directory);
+
 // Weights for every tensor of the table from one .safetensors file, in table order. Throws std::runtime_error on
 // missing or misshapen tensors, on values that are not finite and, unless others_allowed, on tensors that have no place
 // in the table. Works for adapters (PEFT keys), full weights, and with a key_prefix for moments and parity cases, where
@@ -21,10 +25,10 @@ std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed);
 std::vector<float> read_trained(const std::filesystem::path& file, const TrainedTable& table,
                                 const std::string& key_prefix = "", bool others_allowed = false);
 
-// The reverse: float32, in the files' orientation.
+// The reverse: float32, in the files' orientation, tensor by tensor.
 struct NamedWeights {
-    std::string key_prefix;            // "", "exp_avg.", ...
-    const std::vector<float>* packed;  // table order
+    std::string key_prefix;                              // "", "exp_avg.", ...
+    std::function<void(size_t index, float* dst)> read;  // tensor `index` of the table into dst [rows, cols]
 };
 void write_trained(const std::filesystem::path& file, const TrainedTable& table, const std::vector<NamedWeights>& sets);
 

@@ -22,11 +22,6 @@ std::vector<TensorSpec> all_tensors(const ModelConfig& config) {
     return all;
 }
 
-std::vector<size_t> stored_shape(const TensorSpec& spec, const TensorPart& part) {
-    if (!spec.matrix) return {part.rows};
-    return spec.transposed ? std::vector<size_t>{spec.cols, part.rows} : std::vector<size_t>{part.rows, spec.cols};
-}
-
 void check_part(const ModelFiles& files, const TensorSpec& spec, const TensorPart& part, std::set<std::string>& used) {
     const std::string name = files.resolve(key_spellings(part.key));
     if (name.empty())

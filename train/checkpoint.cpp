@@ -6,6 +6,7 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
@@ -50,37 +51,44 @@ std::vector<std::pair<int64_t, fs::path>> checkpoints_in(const fs::path& output_
     return found;
 }
 
-// A whole Hugging Face model in float32: trained tensors as they are now, frozen ones from the base.
+NamedWeights from_device(const char* key_prefix, TrainedSet set, Model& model) {
+    return {key_prefix,
+            [set, &model](size_t index, float* dst) { model.trained().read_tensor(set, index, dst, model.compute()); }};
+}
+
+// A whole Hugging Face model in float32, tensor by tensor: trained ones as they are now, frozen ones from the base.
 void save_full_model(const fs::path& directory, Model& model, const SaveContext& context) {
     const ModelLayout& layout = context.layout;
-    const std::vector<float> trained = model.trained().read_weights(model.compute());
-    std::vector<size_t> packed_offset;
-    size_t end = 0;
-    for (const auto& t : layout.trained.tensors()) {
-        packed_offset.push_back(end);
-        end += t.elems();
-    }
     SafetensorsWriter writer;
-    std::vector<std::vector<float>> owned;  // alive until write()
+    std::vector<float> values;             // of the frozen tensor `read`, all its parts, or of one trained tensor
+    const TensorSpec* now_read = nullptr;  // parts follow each other, so each tensor is read once
     const auto add = [&](const TensorSpec& spec, const std::array<int, kRoles>& full_index) {
-        std::vector<float> all(spec.elems());
-        if (const int first = full_index[index_of(spec.role)]; first >= 0)
-            std::copy_n(trained.data() + packed_offset[first], all.size(), all.data());
-        else
-            context.weights.read(spec, all.data(), model.compute().device().pool());
-        size_t at = 0;
-        for (const auto& part : spec.parts) {
-            const size_t elems = part.rows * spec.cols;
-            std::vector<float>& values = owned.emplace_back(elems);
-            for (size_t row = 0; row < part.rows; ++row)
-                for (size_t col = 0; col < spec.cols; ++col)
-                    values[spec.transposed ? col * part.rows + row : row * spec.cols + col] =
-                        all[at + row * spec.cols + col];
-            const std::vector<size_t> shape = !spec.matrix      ? std::vector<size_t>{part.rows}
-                                              : spec.transposed ? std::vector<size_t>{spec.cols, part.rows}
-                                                                : std::vector<size_t>{part.rows, spec.cols};
-            writer.add(part.key, shape, values.data());
-            at += elems;
+        const int first = full_index[index_of(spec.role)];
+        size_t begin = 0;
+        for (size_t p = 0; p < spec.parts.size(); ++p) {
+            const TensorPart& part = spec.parts[p];
+            writer.add(
+                part.key, DType::f32, stored_shape(spec, part), [&, spec = &spec, first, begin, p](std::byte* dst) {
+                    const TensorPart& part = spec->parts[p];
+                    const float* src = nullptr;  // [part.rows, spec->cols]
+                    if (first >= 0) {
+                        values.resize(part.rows * spec->cols);
+                        model.trained().read_tensor(TrainedSet::weights, first + p, values.data(), model.compute());
+                        now_read = nullptr;
+                        src = values.data();
+                    } else {
+                        values.resize(spec->elems());
+                        if (now_read != spec)
+                            context.weights.read(*spec, values.data(), model.compute().device().pool());
+                        now_read = spec;
+                        src = values.data() + begin;
+                    }
+                    if (spec->transposed)
+                        transpose(src, part.rows, spec->cols, reinterpret_cast<float*>(dst));
+                    else
+                        std::memcpy(dst, src, part.rows * spec->cols * sizeof(float));
+                });
+            begin += part.rows * spec.cols;
         }
     };
     for (const auto& spec : layout.outer_specs) add(spec, layout.outer_full_index);
@@ -164,8 +172,7 @@ TrainerState read_state(const fs::path& file) {
 
 void save_result(const fs::path& directory, Model& model, const SaveContext& context) {
     if (!context.layout.settings.lora) return save_full_model(directory, model, context);
-    const std::vector<float> weights = model.trained().read_weights(model.compute());
-    write_trained(directory / kAdapterFile, context.layout.trained, {{"", &weights}});
+    write_trained(directory / kAdapterFile, context.layout.trained, {from_device("", TrainedSet::weights, model)});
     data::write_file_atomically(
         directory / "adapter_config.json",
         adapter_config_json(*context.layout.settings.lora, context.layout.config, context.base_model));
@@ -175,10 +182,9 @@ void save_checkpoint(const fs::path& directory, Model& model, const SaveContext&
     Stream& stream = model.compute();
     data::AtomicDirectory staged(directory);
     save_result(staged.staging(), model, context);
-    const std::vector<float> exp_avg = model.trained().read_exp_avg(stream),
-                             exp_avg_sq = model.trained().read_exp_avg_sq(stream);
     write_trained(staged.staging() / kOptimizerFile, context.layout.trained,
-                  {{"exp_avg.", &exp_avg}, {"exp_avg_sq.", &exp_avg_sq}});
+                  {from_device("exp_avg.", TrainedSet::exp_avg, model),
+                   from_device("exp_avg_sq.", TrainedSet::exp_avg_sq, model)});
     state.applied_updates = model.trained().read_applied_updates(stream);
     data::write_file_atomically(staged.staging() / kStateFile, state_json(state).dump(2) + "\n");
     staged.commit();

@@ -1,6 +1,7 @@
 // Typed access with the type, the bounds and the bookkeeping in one place, so that a parser is a list of keys.
 #include "train/json_section.h"
 
+#include <charconv>
 #include <stdexcept>
 #include <utility>
 
@@ -24,6 +25,14 @@ std::optional<int64_t> whole_number(const json& value) {
     if (!value.is_number_integer()) return {};
     if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return {};
     return value.get<int64_t>();
+}
+
+double shortest(float value) {
+    char digits[32];
+    const char* const end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+    double result = 0;
+    std::from_chars(digits, end, result);
+    return result;
 }
 
 JsonSection::JsonSection(std::string where, std::string prefix, const json& object)
@@ -87,7 +96,8 @@ void JsonSection::refuse(std::string_view key, const std::string& wanted) const 
 void JsonSection::refuse_unread(const KeySet& harmless) const {
     for (const auto& [key, value] : object_.items()) {
         if (read_.contains(key) || harmless.contains(key) || is_neutral(value)) continue;
-        refuse(key, "it absent or neutral (null, false, 0, empty): it is not known here and could change the result");
+        refuse(key,
+               "it absent or neutral (null, false, 0, empty): it is not implemented here and could change the result");
     }
 }
 

@@ -19,6 +19,10 @@ using KeySet = std::set<std::string, std::less<>>;
 // A whole number that fits 64 signed bits, or nothing.
 std::optional<int64_t> whole_number(const nlohmann::json& value);
 
+// The double with the fewest digits that reads back as this float, for files written: 0.1, where a cast would give
+// 0.10000000149011612.
+double shortest(float value);
+
 class JsonSection {
   public:
     // `object` must outlive the section. prefix leads the keys in errors: "rope_scaling.". Throws when it is no object.

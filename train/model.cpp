@@ -142,12 +142,7 @@ void Model::load_trained(BaseWeights& weights) {
         packed = initial_adapter(table, seed_);
     } else {
         packed.resize(table.parameter_count());
-        std::vector<size_t> packed_offset;  // of each tensor: table order, no gaps
-        size_t at = 0;
-        for (const auto& t : table.tensors()) {
-            packed_offset.push_back(at);
-            at += t.elems();
-        }
+        const std::vector<size_t> packed_offset = table.packed_offsets();
         const auto read_all = [&](const std::vector<TensorSpec>& specs, const std::array<int, kRoles>& full_index) {
             for (const auto& spec : specs)  // the parts of one tensor follow each other in the table
                 if (const int first = full_index[index_of(spec.role)]; first >= 0)

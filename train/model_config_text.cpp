@@ -1,25 +1,17 @@
 // What is said about a model: its size in parameters, its one-line description, and config.json as transformers reads
 // it. The written file keeps to transformers 4's spelling, which version 5 reads as well.
-#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "data/atomic_file.h"
+#include "train/json_section.h"
 #include "train/model_config.h"
 
 namespace slab::train {
 namespace {
 
 using nlohmann::ordered_json;
-
-// The double nearest to the float's shortest decimal form, so that 1e-6f is written as 1e-06.
-double shortest(float value) {
-    char text[32];
-    *std::to_chars(text, text + sizeof text - 1, value).ptr = '\0';
-    return std::strtod(text, nullptr);
-}
 
 ordered_json token_or_null(int token) {
     return token < 0 ? ordered_json(nullptr) : ordered_json(token);

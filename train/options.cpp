@@ -181,9 +181,9 @@ void check_options(const TrainOptions& o) {
     const auto alpha = static_cast<float>(o.lora_alpha), dropout = static_cast<float>(o.lora_dropout);
     const auto beta1 = static_cast<float>(o.adam_beta1), beta2 = static_cast<float>(o.adam_beta2);
     const auto epsilon = static_cast<float>(o.adam_epsilon);
-    want(o.lora_r >= 1 && o.lora_r <= 4096, "--lora-r", o.lora_r, "1 to 4096");
+    want(o.lora_r >= 1 && o.lora_r <= kMaxLoraRank, "--lora-r", o.lora_r, "1 to 4096");
     want(lora_alpha_makes_sense(alpha), "--lora-alpha", o.lora_alpha, "1e-6 to 1e6");
-    want(dropout >= 0 && dropout < 1, "--lora-dropout", o.lora_dropout, "0 <= p < 1");
+    want(lora_dropout_makes_sense(dropout), "--lora-dropout", o.lora_dropout, "0 <= p < 1");
     want(o.gradient_accumulation_steps >= 1 && o.gradient_accumulation_steps <= 1 << 20,
          "--gradient-accumulation-steps", o.gradient_accumulation_steps, "1 or more");
     want(o.max_steps >= 0 && o.max_steps <= kMostSteps, "--max-steps", o.max_steps, "0 or more");

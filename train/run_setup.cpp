@@ -15,11 +15,10 @@ namespace slab::train {
 namespace fs = std::filesystem;
 
 // Path to config.json's directory: --base-model may also name a file of weights or config.json itself.
-fs::path config_path(const std::string& base_model) {
-    const fs::path given(base_model);
+fs::path config_path(const fs::path& given) {
     if (fs::is_directory(given)) return given / "config.json";
     if (given.filename() == "config.json") return given;
-    if (!fs::exists(given)) throw std::runtime_error("--base-model " + base_model + ": no such file or directory");
+    if (!fs::exists(given)) throw std::runtime_error("--base-model " + given.string() + ": no such file or directory");
     return given.parent_path() / "config.json";
 }
 

@@ -16,7 +16,7 @@
 namespace slab::train {
 
 // Where config.json is: --base-model may also name a file of weights in its directory.
-std::filesystem::path config_path(const std::string& base_model);
+std::filesystem::path config_path(const std::filesystem::path& base_model);
 
 ModelSettings settings_from(const TrainOptions& options, const ModelConfig& config);
 

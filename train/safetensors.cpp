@@ -173,6 +173,21 @@ float widen_f16(uint16_t half) {
     return std::bit_cast<float>(bits | static_cast<uint32_t>(half & 0x8000u) << 16);
 }
 
+// Float to F16, to nearest even. Beyond the range it becomes an infinity; NaN stays NaN.
+uint16_t narrow_f16(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude >= 0x7f800000u) return sign | (magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u);
+    if (magnitude < 0x38800000u) {  // below 2^-14: in steps of 2^-24, to which adding 0.5 rounds (its steps are 2^-24)
+        const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
+        return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(rounded) - 0x3f000000u);
+    }
+    const uint32_t even = magnitude >> 13 & 1u;  // a carry goes on into the exponent, as it shall
+    const uint32_t half = (magnitude - 0x38000000u + 0xfffu + even) >> 13;
+    return sign | static_cast<uint16_t>(std::min(half, 0x7c00u));
+}
+
 bool is_finite(float value) {
     return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
 }
@@ -381,12 +396,36 @@ void SafetensorsFile::read_raw(std::string_view name, DType dtype, void* dst) co
     file_.read(entry.offset_bytes, dst, entry.bytes, "tensor " + data::quote(name));
 }
 
-void SafetensorsWriter::add(std::string name, DType dtype, std::vector<size_t> shape, const void* data) {
-    const bool taken = std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.entry.name == name; });
-    if (taken || name == "__metadata__")
+bool store_as(DType dtype, const float* values, size_t count, std::byte* dst) {
+    if (dtype == DType::f32) {
+        std::memcpy(dst, values, count * sizeof(float));
+        return true;
+    }
+    assert(dtype == DType::f16 || dtype == DType::bf16);
+    bool in_range = true;
+    for (size_t i = 0; i < count; ++i) {
+        const uint16_t narrow = dtype == DType::bf16 ? to_bf16(values[i]).bits : narrow_f16(values[i]);
+        const uint16_t exponent = dtype == DType::bf16 ? 0x7f80u : 0x7c00u;
+        in_range &= (narrow & exponent) != exponent || !is_finite(values[i]);
+        std::memcpy(dst + i * sizeof narrow, &narrow, sizeof narrow);
+    }
+    return in_range;
+}
+
+void SafetensorsWriter::add(std::string name, DType dtype, std::vector<size_t> shape, const void* data, Fill fill) {
+    if (name == "__metadata__" || !names_.insert(name).second)
         throw std::logic_error("safetensors: tensor name " + data::quote(name) + " is taken");
     const size_t elems = std::accumulate(shape.begin(), shape.end(), size_t{1}, std::multiplies<>());
-    items_.push_back({{std::move(name), dtype, std::move(shape), elems, 0, elems * dtype_bytes(dtype)}, data});
+    items_.push_back(
+        {{std::move(name), dtype, std::move(shape), elems, 0, elems * dtype_bytes(dtype)}, data, std::move(fill)});
+}
+
+void SafetensorsWriter::add(std::string name, DType dtype, std::vector<size_t> shape, const void* data) {
+    add(std::move(name), dtype, std::move(shape), data, nullptr);
+}
+
+void SafetensorsWriter::add(std::string name, DType dtype, std::vector<size_t> shape, Fill fill) {
+    add(std::move(name), dtype, std::move(shape), nullptr, std::move(fill));
 }
 
 void SafetensorsWriter::write(const std::filesystem::path& path) const {
@@ -417,7 +456,15 @@ void SafetensorsWriter::write(const std::filesystem::path& path) const {
     const uint64_t header_bytes = text.size();
     file.write(&header_bytes, sizeof header_bytes);
     file.write(text.data(), text.size());
-    for (const size_t i : data_order) file.write(items_[i].data, items_[i].entry.bytes);
+    std::vector<std::byte> made;
+    for (const size_t i : data_order) {
+        const Item& item = items_[i];
+        if (item.fill) {
+            made.resize(item.entry.bytes);
+            item.fill(made.data());
+        }
+        file.write(item.fill ? made.data() : item.data, item.entry.bytes);
+    }
     file.commit();
 }
 

@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -95,10 +97,19 @@ class SafetensorsFile {
     std::map<std::string, size_t, std::less<>> index_of_name_;
 };
 
+// values [count] to dst [count x dtype_bytes(dtype)], each rounded once to nearest even; dtype is f32, f16 or bf16.
+// Returns false when a finite value became an infinity, which F16 makes of all beyond 65504 and BF16 of nearly none.
+bool store_as(DType dtype, const float* values, size_t count, std::byte* dst);
+
 // Collects tensors, then writes them in one go. The header lists them in the order they were added. The data lies
 // sorted by element size, largest first, so that each tensor is aligned for its type, which torch's views require.
+// Tensors of one element size are written in the order in which they were added.
 class SafetensorsWriter {
   public:
+    // Puts a tensor's bytes into dst [bytes]; called once, by write(), when the tensor's turn has come.
+    using Fill = std::function<void(std::byte* dst)>;
+    // For tensors that are made when they are written: no more than one of them is in memory at a time.
+    void add(std::string name, DType dtype, std::vector<size_t> shape, Fill fill);
     // data [product of shape] is not copied: it must live, unchanged, until write() returns.
     void add(std::string name, DType dtype, std::vector<size_t> shape, const void* data);
     template <class T>
@@ -109,11 +120,15 @@ class SafetensorsWriter {
     void write(const std::filesystem::path& path) const;
 
   private:
+    void add(std::string name, DType dtype, std::vector<size_t> shape, const void* data, Fill fill);
+
     struct Item {
         SafetensorsEntry entry;  // offset_bytes unused: it is known only when all tensors are
-        const void* data;
+        const void* data;        // null: fill makes it
+        Fill fill;
     };
     std::vector<Item> items_;
+    std::set<std::string> names_;
 };
 
 }  // namespace slab::train

@@ -1,6 +1,8 @@
 // The table of weights, family by family. See tensor_table.h.
 #include "train/tensor_table.h"
 
+#include <algorithm>
+
 namespace slab::train {
 
 namespace {
@@ -71,6 +73,21 @@ std::vector<TensorSpec> llama_layer(const ModelConfig& c, int layer) {
 }
 
 }  // namespace
+
+std::vector<size_t> stored_shape(size_t rows, size_t cols, bool matrix, bool transposed) {
+    if (!matrix) return {rows};
+    return transposed ? std::vector<size_t>{cols, rows} : std::vector<size_t>{rows, cols};
+}
+
+void transpose(const float* src, size_t rows, size_t cols, float* dst) {
+    // In squares, so that both sides are read and written a cache line at a time.
+    constexpr size_t kSide = 16;
+    for (size_t row0 = 0; row0 < rows; row0 += kSide)
+        for (size_t col0 = 0; col0 < cols; col0 += kSide)
+            for (size_t row = row0; row < std::min(rows, row0 + kSide); ++row)
+                for (size_t col = col0; col < std::min(cols, col0 + kSide); ++col)
+                    dst[col * rows + row] = src[row * cols + col];
+}
 
 std::vector<TensorSpec> layer_tensors(const ModelConfig& c, int layer) {
     return c.family == Family::gpt2 ? gpt2_layer(c, layer) : llama_layer(c, layer);

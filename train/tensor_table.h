@@ -59,6 +59,14 @@ struct TensorSpec {
     size_t elems() const { return rows * cols; }
 };
 
+// Its shape in Hugging Face files.
+std::vector<size_t> stored_shape(size_t rows, size_t cols, bool matrix, bool transposed);
+inline std::vector<size_t> stored_shape(const TensorSpec& spec, const TensorPart& part) {
+    return stored_shape(part.rows, spec.cols, spec.matrix, spec.transposed);
+}
+// src [rows, cols] to dst [cols, rows].
+void transpose(const float* src, size_t rows, size_t cols, float* dst);
+
 std::vector<TensorSpec> layer_tensors(const ModelConfig& config, int layer);
 // Embeddings, final norm and, unless tied, the head.
 std::vector<TensorSpec> outer_tensors(const ModelConfig& config);

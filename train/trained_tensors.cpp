@@ -39,6 +39,16 @@ size_t TrainedTable::parameter_count() const {
     return n;
 }
 
+std::vector<size_t> TrainedTable::packed_offsets() const {
+    std::vector<size_t> offsets;
+    size_t end = 0;
+    for (const auto& t : tensors_) {
+        offsets.push_back(end);
+        end += t.elems();
+    }
+    return offsets;
+}
+
 TrainedBytes trained_bytes(const TrainedTable& table) {
     const size_t n = table.total_elems();
     if (n == 0) return {};
@@ -90,6 +100,15 @@ void TrainedTensors::update(const AdamWSettings& settings, float max_grad_norm, 
     update_range(decayed, n, 0.0f);
 }
 
+void TrainedTensors::read_tensor(TrainedSet set, size_t index, float* dst, Stream& stream) const {
+    const float* const base = set == TrainedSet::weights   ? master()
+                              : set == TrainedSet::exp_avg ? exp_avg_.as<float>()
+                                                           : exp_avg_sq_.as<float>();
+    const TrainedTensor& t = table_.at(index);
+    copy_async(dst, base + t.offset_elems, t.elems() * sizeof(float), CopyKind::device_to_host, stream);
+    stream.synchronize();
+}
+
 std::vector<float> TrainedTensors::read_packed(const float* device, Stream& stream) const {
     std::vector<float> all(table_.total_elems()), packed;
     if (all.empty()) return packed;
@@ -104,10 +123,10 @@ std::vector<float> TrainedTensors::read_packed(const float* device, Stream& stre
 std::vector<float> TrainedTensors::spread(const std::vector<float>& packed) const {
     if (packed.size() != table_.parameter_count()) throw std::logic_error("packed trained tensors have the wrong size");
     std::vector<float> all(table_.total_elems(), 0.0f);
-    size_t at = 0;
-    for (const auto& t : table_.tensors()) {
-        std::copy_n(packed.data() + at, t.elems(), all.data() + t.offset_elems);
-        at += t.elems();
+    const std::vector<size_t> packed_offsets = table_.packed_offsets();
+    for (size_t i = 0; i < packed_offsets.size(); ++i) {
+        const TrainedTensor& t = table_.at(i);
+        std::copy_n(packed.data() + packed_offsets[i], t.elems(), all.data() + t.offset_elems);
     }
     return all;
 }

@@ -39,6 +39,7 @@ class TrainedTable {
     size_t total_elems() const { return total_elems_; }
     size_t decayed_elems() const { return decayed_elems_; }  // [0, decayed) decays, [decayed, total) does not
     size_t parameter_count() const;                          // without the gaps
+    std::vector<size_t> packed_offsets() const;              // of each tensor in element counts without the gaps
 
   private:
     std::vector<TrainedTensor> tensors_;
@@ -50,6 +51,9 @@ struct TrainedBytes {
     size_t params, master, grads, moments, control;
 };
 TrainedBytes trained_bytes(const TrainedTable& table);
+
+// What a trained tensor has in float32: itself and its two moments.
+enum class TrainedSet { weights, exp_avg, exp_avg_sq };
 
 class TrainedTensors {
   public:
@@ -65,7 +69,9 @@ class TrainedTensors {
     void update(const AdamWSettings& settings, float max_grad_norm, const double* loss_sum, Stream& stream);
     const OptimizerControl* control() const { return control_.as<OptimizerControl>(); }  // device
 
-    // Host copies in table order without gaps, for files and tests; blocks until the stream is done.
+    // One tensor of a set to the host, dst [rows, cols]; blocks until the stream is done.
+    void read_tensor(TrainedSet set, size_t index, float* dst, Stream& stream) const;
+    // Host copies of all in table order without gaps; block until the stream is done.
     std::vector<float> read_weights(Stream& stream) const;  // the float32 masters
     std::vector<float> read_grads(Stream& stream) const;
     std::vector<float> read_exp_avg(Stream& stream) const;

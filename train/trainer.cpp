@@ -11,8 +11,10 @@
 #include <stdexcept>
 
 #include "data/atomic_file.h"
+#include "data/tokenizer.h"
 #include "train/adapter_files.h"
 #include "train/checkpoint.h"
+#include "train/hub_cache.h"
 #include "train/run_log.h"
 #include "train/run_setup.h"
 #include "train/sampler.h"
@@ -37,7 +39,11 @@ double seconds_since(Clock::time_point start) {
 class Run {
   public:
     Run(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out)
-        : o_(options), interrupt_(interrupt), out_(out), config_(read_model_config(config_path(options.base_model))) {}
+        : o_(options),
+          interrupt_(interrupt),
+          out_(out),
+          base_(find_base_model(options.base_model)),
+          config_(read_model_config(config_path(base_))) {}
 
     int run();
 
@@ -72,6 +78,7 @@ class Run {
     const TrainOptions& o_;
     const std::atomic<bool>& interrupt_;
     std::ostream& out_;
+    const fs::path base_;  // where --base-model was found
     ModelConfig config_;
     fs::path output_dir_;
     DataSets data_;
@@ -133,8 +140,7 @@ void Run::load() {
         throw std::runtime_error("--trace-steps " + o_.trace_steps + " begins after the run's last step, " +
                                  std::to_string(steps_) + "; name steps of the run");
     // All that can be wrong with the base is found before the run directory is touched.
-    weights_ =
-        o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(o_.base_model, config_);
+    weights_ = o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(base_, config_);
     output_dir_ = o_.output_dir;
     std::error_code error;
     fs::create_directories(output_dir_, error);
@@ -159,8 +165,8 @@ void Run::load() {
     };
     model_ = std::make_unique<Model>(*device_, *layout_, *weights_, options);
     if (!o_.adapter_in.empty())
-        model_->trained().write_weights(
-            read_trained(fs::path(o_.adapter_in) / "adapter_model.safetensors", layout_->trained), model_->compute());
+        model_->trained().write_weights(read_trained(adapter_weights_file(o_.adapter_in), layout_->trained),
+                                        model_->compute());
     if (weights_->inexact_elems() != 0)
         out_ << "note: " << count_text(weights_->inexact_elems()) << " weights are not exact in " << kPrecision
              << " and were rounded\n";
@@ -410,6 +416,9 @@ void Run::say_evaluations(json& summary) {
 
 void Run::finish() {
     save_result(output_dir_, *model_, {*layout_, *weights_, o_.base_model});
+    // Tools look for the tokenizer beside an adapter as well as beside a model.
+    for (const fs::path& file : data::tokenizer_files(config_path(base_).parent_path()))
+        data::copy_file_atomically(file, output_dir_ / file.filename());
     const double seconds = seconds_since(started_);
     json summary = {{"event", "end"},
                     {"step", state_.step},

@@ -1,0 +1,183 @@
+// The command line, the adapter read, and the GGUF adapter written. Merging is in merge_adapter.cpp. See export.h.
+#include "train/export.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ostream>
+#include <stdexcept>
+
+#include "data/command_line.h"
+#include "data/gguf_writer.h"
+#include "train/adapter_files.h"
+#include "train/hub_cache.h"
+#include "train/options.h"
+#include "train/run_setup.h"
+#include "train/text.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct ExportOptions {
+    std::string base_model, adapter, merge, gguf_adapter, dtype, max_shard_size = "5G";
+    int threads = 0;
+};
+
+void add_flags(CLI::App& app, ExportOptions& o) {
+    app.add_option("--base-model", o.base_model, "the model the adapter was trained on: directory, file, or org/name")
+        ->required();
+    app.add_option("--adapter", o.adapter, "PEFT directory: adapter_config.json, adapter_model.safetensors")
+        ->required();
+    app.add_option("--merge", o.merge, "write base and adapter as one Hugging Face model into this directory");
+    app.add_option("--gguf-adapter", o.gguf_adapter, "write the adapter alone as a GGUF LoRA, which llama.cpp loads");
+    app.add_option("--dtype", o.dtype, "of the merged weights: f32, bf16 or f16; default: as the base has each")
+        ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+    app.add_option("--max-shard-size", o.max_shard_size, "largest file of weights")->capture_default_str();
+    app.add_option("--threads", o.threads, "CPU threads; 0: all cores (the bits do not depend on it)")
+        ->check(CLI::Range(0, 1024));
+}
+
+// llama.cpp's name of a module's weight in its layer, by the last part of its path here.
+std::string gguf_module_name(const ModelConfig& config, const LinearModule& module) {
+    static constexpr std::array<std::pair<const char*, const char*>, 11> names = {{{"q_proj", "attn_q"},
+                                                                                   {"k_proj", "attn_k"},
+                                                                                   {"v_proj", "attn_v"},
+                                                                                   {"o_proj", "attn_output"},
+                                                                                   {"gate_proj", "ffn_gate"},
+                                                                                   {"up_proj", "ffn_up"},
+                                                                                   {"down_proj", "ffn_down"},
+                                                                                   {"attn.c_attn", "attn_qkv"},
+                                                                                   {"attn.c_proj", "attn_output"},
+                                                                                   {"mlp.c_fc", "ffn_up"},
+                                                                                   {"mlp.c_proj", "ffn_down"}}};
+    for (const auto& [ours, theirs] : names)
+        if (module.path.ends_with(std::string(".") + ours)) return theirs;
+    throw std::logic_error("module " + module.path + " of " + family_name(config.family) + " has no GGUF name");
+}
+
+// A layer's number out of "model.layers.3.self_attn.q_proj".
+std::string layer_of(const std::string& path) {
+    const size_t begin = path.find_first_of("0123456789");
+    return path.substr(begin, path.find('.', begin) - begin);
+}
+
+// Rows of B [out, r] of q or k as llama's GGUF files have them: the two rows that rotary positions turn together,
+// i and i + HD/2 of a head here, lie side by side.
+void interleave_heads(const float* src, size_t out, size_t r, size_t HD, float* dst) {
+    for (size_t row = 0; row < out; ++row) {
+        const size_t head = row / HD, i = row % HD / 2, half = row % 2;
+        std::copy_n(src + (head * HD + half * (HD / 2) + i) * r, r, dst + row * r);
+    }
+}
+
+void export_all(const ExportOptions& o, std::ostream& out) {
+    if (o.merge.empty() && o.gguf_adapter.empty())
+        throw std::runtime_error("nothing to write: give --merge OUT, --gguf-adapter OUT.gguf, or both");
+    MergeSettings settings;
+    settings.dtype = o.dtype;
+    settings.max_shard_bytes = parse_size(o.max_shard_size, "--max-shard-size");
+    if (o.merge.empty() && !o.dtype.empty())
+        throw std::runtime_error("--dtype is of merged weights and needs --merge; a GGUF adapter is float32");
+
+    const fs::path base = find_base_model(o.base_model);
+    const ModelConfig config = read_model_config(config_path(base));
+    out << describe(config) << "\n";
+    const Adapter adapter(o.adapter, config);
+    out << "adapter of rank " << adapter.lora.r << ", scale " << format_text("%g", adapter.lora.scale()) << ", on "
+        << adapter.modules.size() << " modules\n";
+    if (!o.merge.empty()) {
+        ThreadPool pool(o.threads);
+        const MergeReport report = merge_adapter(base, config, adapter, o.merge, settings, pool);
+        out << "wrote " << o.merge << ": " << memory_text(report.bytes) << " of weights in " << report.shards
+            << (report.shards == 1 ? " file" : " files") << ", " << report.merged << " of " << report.tensors
+            << " tensors merged";
+        for (const std::string& name : report.copied)
+            out << (&name == &report.copied.front() ? "; with " : ", ") << name;
+        out << "\n";
+    }
+    if (!o.gguf_adapter.empty()) {
+        write_gguf_adapter(o.gguf_adapter, config, adapter);
+        out << "wrote " << o.gguf_adapter << ": " << memory_text(fs::file_size(o.gguf_adapter)) << ", "
+            << 2 * adapter.modules.size() << " tensors\n";
+    }
+}
+
+}  // namespace
+
+Adapter::Adapter(const fs::path& directory, const ModelConfig& config)
+    : lora(read_adapter_config(directory / "adapter_config.json", config)) {
+    TrainedTable table;
+    const auto add = [&](const LinearModule& module, char which, size_t rows, size_t cols) {
+        table.add({.key = peft_key(module.path, which),
+                   .rows = rows,
+                   .cols = cols,
+                   .matrix = true,
+                   .decay = true,
+                   .transposed = false,
+                   .joined = false,
+                   .layer = -1});
+    };
+    const size_t r = static_cast<size_t>(lora.r);
+    for (int l = 0; l < config.L; ++l)
+        for (const LinearModule& module : adapted_modules(config, lora, l)) {
+            add(module, 'A', r, module.in);
+            add(module, 'B', module.out, r);
+            modules.push_back({module, nullptr, nullptr});
+        }
+    packed = read_trained(adapter_weights_file(directory), table);
+    const float* next = packed.data();
+    for (AdapterModule& m : modules) {
+        m.A = next;
+        m.B = next + r * m.module.in;
+        next = m.B + m.module.out * r;
+    }
+}
+
+void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const Adapter& adapter) {
+    const LoraSettings& lora = adapter.lora;
+    const size_t r = static_cast<size_t>(lora.r), HD = static_cast<size_t>(config.HD);
+    // llama.cpp converts Mistral as llama, and turns the rows of q and k for these two.
+    const bool llama = config.family == Family::llama || config.family == Family::mistral;
+    data::GgufWriter writer;
+    writer.put("general.architecture", llama ? "llama" : family_name(config.family));
+    writer.put("general.type", "adapter");
+    writer.put("adapter.type", "lora");
+    // Its scale is alpha / r; for rsLoRA alpha is what makes that ours.
+    writer.put("adapter.lora.alpha", lora.rslora ? lora.scale() * static_cast<float>(lora.r) : lora.alpha);
+    for (const AdapterModule& m : adapter.modules) {
+        const LinearModule& module = m.module;
+        const std::string name =
+            "blk." + layer_of(module.path) + "." + gguf_module_name(config, module) + ".weight.lora_";
+        const bool turned = llama && (module.path.ends_with(".q_proj") || module.path.ends_with(".k_proj"));
+        writer.add(name + "a", {r, module.in}, [&m, r](float* dst) { std::copy_n(m.A, r * m.module.in, dst); });
+        writer.add(name + "b", {module.out, r}, [&m, r, HD, turned](float* dst) {
+            if (turned)
+                interleave_heads(m.B, m.module.out, r, HD, dst);
+            else
+                std::copy_n(m.B, m.module.out * r, dst);
+        });
+    }
+    writer.write(file);
+}
+
+int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+    ExportOptions options;
+    CLI::App app("Makes an adapter into what other tools load. Needs no GPU.", "export_gpt");
+    add_flags(app, options);
+    if (const auto code = data::parse_command_line(app, argc, argv, out, err)) return *code;
+    try {
+        export_all(options, out);
+        if (!out.flush()) throw std::runtime_error("the files are written, but this report could not be printed");
+    } catch (const std::exception& error) {
+        out.flush();
+        err << "export_gpt: " << error.what() << "\n";
+        return 1;
+    }
+    return 0;
+}
+
+}  // namespace slab::train

@@ -1,0 +1,62 @@
+// build/export_gpt: an adapter made into what other tools load: a full Hugging Face model, or a GGUF LoRA for
+// llama.cpp.
+//
+// Works on files alone: no device is opened, and no more than one of the base's tensors is in memory at a time (beside
+// the adapter). A merged weight is W + scale * B A, computed in float32 and rounded once; a tensor without an adapter
+// keeps its bits where its type is kept.
+#pragma once
+
+#include <filesystem>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/thread_pool.h"
+#include "train/adapter_config.h"
+#include "train/model_config.h"
+
+namespace slab::train {
+
+// One adapted module: its weight is W + scale * B A.
+struct AdapterModule {
+    LinearModule module;
+    const float* A;  // [r, in]
+    const float* B;  // [out, r]
+};
+
+// A PEFT directory in memory, every tensor checked against the base's config. Not to be copied: modules point into
+// packed.
+struct Adapter {
+    LoraSettings lora;
+    std::vector<AdapterModule> modules;
+    std::vector<float> packed;
+
+    // Throws std::runtime_error naming file and key or tensor.
+    Adapter(const std::filesystem::path& directory, const ModelConfig& config);
+    Adapter(const Adapter&) = delete;
+    Adapter& operator=(const Adapter&) = delete;
+};
+
+struct MergeSettings {
+    std::string dtype;  // "": each tensor as the base has it; "f32", "bf16", "f16"
+    size_t max_shard_bytes = size_t{5} << 30;
+};
+// What was written.
+struct MergeReport {
+    size_t shards = 0, bytes = 0, tensors = 0, merged = 0;
+    std::vector<std::string> copied;  // files beside the weights
+};
+// base: a Hugging Face directory or a .safetensors file with config.json beside it. out: a directory that does not
+// exist, or is empty; it appears whole or not at all.
+MergeReport merge_adapter(const std::filesystem::path& base, const ModelConfig& config, const Adapter& adapter,
+                          const std::filesystem::path& out, const MergeSettings& settings, ThreadPool& pool);
+
+// Tensors "<llama.cpp's name>.lora_a" [r, in] and ".lora_b" [out, r] in float32, with an alpha from which llama.cpp
+// computes our scale.
+void write_gguf_adapter(const std::filesystem::path& file, const ModelConfig& config, const Adapter& adapter);
+
+// The program but for main(). Returns its exit code.
+int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
+
+}  // namespace slab::train

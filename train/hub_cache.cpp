@@ -1,0 +1,79 @@
+// Where a name of the hub lies on disk. See hub_cache.h.
+#include "train/hub_cache.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <stdexcept>
+#include <string_view>
+
+#include "data/input_file.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kLongestName = 96;  // the hub's limit for each half
+
+// "org/name" or "name" of letters, digits, '-', '_' and '.', as the hub allows; so no path leads out of the cache.
+bool is_hub_name(const std::string& given) {
+    const size_t slash = given.find('/');
+    const auto good = [](std::string_view part) {
+        return !part.empty() && part.size() <= kLongestName && part.front() != '.' && part.front() != '-' &&
+               part.find("--") == std::string_view::npos && part.find("..") == std::string_view::npos &&
+               std::all_of(part.begin(), part.end(),
+                           [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+    };
+    if (slash == std::string::npos) return good(given);
+    return good(std::string_view(given).substr(0, slash)) && good(std::string_view(given).substr(slash + 1));
+}
+
+std::string variable(const char* name) {
+    const char* const value = std::getenv(name);
+    return value ? value : "";
+}
+
+// The commit that refs/main names.
+std::string commit_of(const fs::path& ref) {
+    constexpr size_t longest_bytes = 128;
+    const data::InputFile file(ref);
+    std::string commit(std::min(file.size_bytes(), longest_bytes), '\0');
+    file.read(0, commit.data(), commit.size(), "commit");
+    while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
+    if (commit.empty() ||
+        !std::all_of(commit.begin(), commit.end(), [](unsigned char c) { return std::isalnum(c) != 0; }))
+        throw std::runtime_error(ref.string() + ": holds " + data::quote(commit) +
+                                 "; wanted the number of a commit: the cache is damaged, fetch the model again");
+    return commit;
+}
+
+}  // namespace
+
+fs::path hub_cache_directory() {
+    if (const auto hub = variable("HF_HUB_CACHE"); !hub.empty()) return hub;
+    if (const auto home = variable("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+    const auto cache = variable("XDG_CACHE_HOME");
+    return (cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache)) / "huggingface" / "hub";
+}
+
+fs::path find_base_model(const std::string& given) {
+    if (fs::exists(given)) return given;
+    if (!is_hub_name(given)) throw std::runtime_error("--base-model " + given + ": no such file or directory");
+    std::string folder = "models--" + given;
+    if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
+    const fs::path cache = hub_cache_directory();
+    const fs::path ref = cache / folder / "refs" / "main";
+    const std::string remedy = "; `hf download " + given + "` fetches it";
+    if (!fs::exists(ref))
+        throw std::runtime_error("--base-model " + given + ": no such file or directory, and the Hugging Face cache " +
+                                 cache.string() + " does not hold it" + remedy);
+    const fs::path snapshot = cache / folder / "snapshots" / commit_of(ref);
+    if (!fs::is_directory(snapshot))
+        throw std::runtime_error(snapshot.string() + ": is no directory, although " + ref.string() + " names it" +
+                                 remedy);
+    return snapshot;
+}
+
+}  // namespace slab::train
