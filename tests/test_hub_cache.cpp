@@ -1,0 +1,87 @@
+// Models by name: found where the hub's own tools put them, whatever variables say where that is, and never outside.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <map>
+#include <optional>
+
+#include "temporary_files.h"
+#include "train/hub_cache.h"
+
+using namespace slab::train;
+using slab::test::error_of;
+using slab::test::FreshDirectory;
+using slab::test::has;
+using slab::test::put;
+namespace fs = std::filesystem;
+
+namespace {
+
+// The variables that decide, all unset but for those given; as they were at the end.
+class Variables {
+  public:
+    explicit Variables(const std::map<std::string, std::string>& values) {
+        for (const char* name : {"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}) {
+            const char* const now = getenv(name);
+            before_[name] = now ? std::optional<std::string>(now) : std::nullopt;
+            unsetenv(name);
+        }
+        for (const auto& [name, value] : values) setenv(name.c_str(), value.c_str(), 1);
+    }
+    ~Variables() {
+        for (const auto& [name, value] : before_)
+            value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
+    }
+
+  private:
+    std::map<std::string, std::optional<std::string>> before_;
+};
+
+}  // namespace
+
+TEST_SUITE("cpu") {
+    TEST_CASE("hub cache: the directory is where the hub's own tools have it") {
+        const auto with = [](const std::map<std::string, std::string>& values) {
+            const Variables variables(values);
+            return hub_cache_directory();
+        };
+        CHECK(with({{"HOME", "/home/me"}}) == "/home/me/.cache/huggingface/hub");
+        CHECK(with({{"HOME", "/home/me"}, {"XDG_CACHE_HOME", "/c"}}) == "/c/huggingface/hub");
+        CHECK(with({{"HOME", "/home/me"}, {"XDG_CACHE_HOME", "/c"}, {"HF_HOME", "/hf"}}) == "/hf/hub");
+        CHECK(with({{"HF_HUB_CACHE", "/hub"}, {"HF_HOME", "/hf"}}) == "/hub");
+        CHECK(with({{"HF_HUB_CACHE", ""}, {"HF_HOME", "/hf"}}) == "/hf/hub");
+    }
+
+    TEST_CASE("hub cache: a name is looked up there, a path never") {
+        const FreshDirectory dir;
+        const Variables variables({{"HF_HUB_CACHE", dir.path.string()}});
+        const auto add = [&](const std::string& folder, const std::string& commit, const std::string& ref) {
+            fs::create_directories(dir.path / folder / "snapshots" / commit);
+            fs::create_directories(dir.path / folder / "refs");
+            put(dir.path / folder / "refs" / "main", ref);
+            return dir.path / folder / "snapshots" / commit;
+        };
+        CHECK(find_base_model("org/Model-1.5_b") == add("models--org--Model-1.5_b", "0a1b2c", "0a1b2c\n"));
+        CHECK(find_base_model("gpt2") == add("models--gpt2", "ff", "ff"));
+        CHECK(find_base_model(dir.path) == dir.path);
+        fs::create_directories(dir.path / "here");
+        CHECK(find_base_model((dir.path / "here").string()) == dir.path / "here");
+
+        const auto error = [](const std::string& name) { return error_of([&] { find_base_model(name); }); };
+        CHECK(has(error("org/other"), "`hf download org/other` fetches it"));
+        CHECK(has(error("org/other"), dir.path.string()));
+        for (const char* no_name :
+             {"org/a/b", "../org/x", "/none", "org/", "/x", "org/..", "./gpt2", "org/a b", "a--b/c", "-x", ""}) {
+            CAPTURE(no_name);
+            CHECK(has(error(no_name), "no such file or directory"));
+            CHECK_FALSE(has(error(no_name), "hf download"));
+        }
+        fs::remove(add("models--org--gone", "aa", "bb"));
+        CHECK(has(error("org/gone"), "bb: is no directory"));
+        for (const char* ref : {"../../../etc", "", "a/b", "aa\nbb"}) {
+            CAPTURE(ref);
+            add("models--org--bad", "aa", ref);
+            CHECK(has(error("org/bad"), "wanted the number of a commit"));
+        }
+    }
+}
