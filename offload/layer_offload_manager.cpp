@@ -206,7 +206,7 @@ void LayerOffloadManager::State::harvest() {
             stats.stall_ms[static_cast<size_t>(span->layer)] += wait_ms;
         }
         if (tracing)
-            boxes.push_back({span->kind, span->layer, span->bytes, elapsed_ms(trace_start, span->start),
+            boxes.push_back({span->kind, span->layer, span->bytes, span->step, elapsed_ms(trace_start, span->start),
                              elapsed_ms(trace_start, span->end)});
     }
     stats.untimed = spans.left_out() - left_out_before;
@@ -457,6 +457,10 @@ void LayerOffloadManager::set_trace(bool on) {
     s.spans.reserve(s.device, kTraceSpans);
     s.trace_start.record(s.compute);
     s.trace_start.synchronize();
+}
+
+void LayerOffloadManager::set_trace_step(int64_t step) {
+    state_->spans.set_step(step);
 }
 
 std::vector<LayerOffloadManager::TraceBox> LayerOffloadManager::trace() {

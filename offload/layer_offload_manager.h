@@ -88,6 +88,8 @@ class LayerOffloadManager {
     // Boxes of all visits, copies and waits since tracing was switched on; both calls synchronise both streams.
     void set_trace(bool on);
     std::vector<TraceBox> trace();
+    // What is enqueued from here on belongs to this step, as its boxes will say; 0: to none.
+    void set_trace_step(int64_t step);
 
   private:
     struct State;

@@ -32,6 +32,7 @@ TimedSpans::Span* TimedSpans::open(TraceBox::Kind kind, int layer, size_t bytes,
     span->kind = kind;
     span->layer = layer;
     span->bytes = bytes;
+    span->step = step_;
     span->closed = false;
     span->start.record(stream);
     return span;

@@ -17,6 +17,7 @@ struct TraceBox {
     enum class Kind { visit, copy, wait } kind;
     int layer;
     size_t bytes;             // of a copy
+    int64_t step;             // what set_step() said when it was enqueued
     double start_ms, end_ms;  // since the trace began
 };
 
@@ -27,11 +28,15 @@ class TimedSpans {
         TraceBox::Kind kind = TraceBox::Kind::visit;
         int layer = 0;
         size_t bytes = 0;
+        int64_t step = 0;
         bool closed = false;
     };
 
     // Makes pairs until there are `spans`; the only call that allocates.
     void reserve(Device& device, size_t spans);
+
+    // The number that spans opened from here on carry.
+    void set_step(int64_t step) { step_ = step; }
 
     // Records the first event; returns the span, or nullptr when every pair is under way, which is counted in
     // left_out().
@@ -50,6 +55,7 @@ class TimedSpans {
     std::vector<Span*> under_way_;  // circular, as long as there are spans; in the order of open()
     size_t first_ = 0, count_ = 0;
     uint64_t left_out_ = 0;
+    int64_t step_ = 0;
 };
 
 }  // namespace slab::offload

@@ -474,7 +474,10 @@ TEST_SUITE("cpu") {
         Toy toy(L, {2});
         LayerOffloadManager& m = toy.make({.resident_layers = {2}, .trace = true, .disturb = random_delays(3)});
         m.attach();
-        for (int step = 0; step < 3; ++step) toy.step(pass_order(L));
+        for (int step = 0; step < 3; ++step) {
+            m.set_trace_step(step + 7);
+            toy.step(pass_order(L));
+        }
         std::vector<LayerOffloadManager::TraceBox> boxes = m.trace(), copies, visits, waits;
         for (const auto& box : boxes) {
             CHECK(box.end_ms >= box.start_ms);
@@ -494,6 +497,7 @@ TEST_SUITE("cpu") {
         // The n-th load of a layer ends before the visits that read it begin.
         for (size_t v = 0; v < visits.size(); ++v) {
             CHECK(visits[v].layer == toy.visited[v]);
+            CHECK(visits[v].step == static_cast<int64_t>(7 + v / (2 * L)));
             if (v > 0) CHECK(visits[v].start_ms >= visits[v - 1].end_ms - 1e-3);
             if (visits[v].layer == 2) continue;
             const bool arrived = std::any_of(copies.begin(), copies.end(), [&](const auto& copy) {

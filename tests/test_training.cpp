@@ -432,6 +432,7 @@ TEST_SUITE("cpu") {
         bench.run_well("a", {{"--layer-offloading", ""}, {"--trace", file.string()}, {"--trace-steps", "2:3"}});
         const json trace = json::parse(content(file));
         std::map<std::string, int> boxes;
+        std::map<int, int> visits_of_step;
         std::map<std::string, std::set<int>> lanes;
         const uint64_t slab_bytes = event_of(bench.run_dir("a"), "start")["slot_bytes"].get<uint64_t>();
         for (const json& event : trace["traceEvents"]) {
@@ -442,8 +443,10 @@ TEST_SUITE("cpu") {
             CHECK(event["dur"].get<double>() >= 0);
             CHECK(event["args"]["layer"].get<int>() < 4);
             if (kind == "copy") CHECK(event["args"]["bytes"] == slab_bytes);
+            if (kind == "visit") ++visits_of_step[event["args"]["step"].get<int>()];
         }
-        CHECK(boxes["visit"] == 2 * 2 * 8);     // 2 steps of 2 passes of 8 visits
+        CHECK(boxes["visit"] == 2 * 2 * 8);  // 2 steps of 2 passes of 8 visits
+        CHECK(visits_of_step == std::map<int, int>{{2, 16}, {3, 16}});
         CHECK(boxes["copy"] == 2 * 2 * 2 * 2);  // 2(N-R) a pass
         CHECK(lanes["visit"].size() == 1);
         CHECK(lanes["copy"].size() == 1);

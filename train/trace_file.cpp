@@ -22,6 +22,7 @@ void write_trace(const std::filesystem::path& file, const std::vector<offload::L
     for (const auto& box : boxes) {
         const std::string layer = "layer " + std::to_string(box.layer);
         json args = {{"layer", box.layer}};
+        if (box.step != 0) args["step"] = box.step;
         if (box.kind == Kind::copy) args["bytes"] = box.bytes;
         events.push_back({{"ph", "X"},
                           {"pid", 1},

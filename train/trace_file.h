@@ -1,4 +1,5 @@
-// A Chrome trace of what the manager did: one lane of layer visits and waits, one of copies. Opens in Perfetto.
+// A Chrome trace of what the manager did: one lane of layer visits and waits, one of copies. Opens in Perfetto;
+// dev/plot_run.py draws a step of it.
 #pragma once
 
 #include <filesystem>

@@ -324,7 +324,9 @@ void Run::enqueue_step() {
                           .max_grad_norm = static_cast<float>(o_.max_grad_norm)};
     const offload::OffloadStats before = model_->offload().stats();
     const uint64_t traffic_before = device_->traffic().device_to_host_bytes;
+    model_->offload().set_trace_step(step + 1);
     const size_t read_back_bytes = loop_->enqueue(micro_batches, settings);
+    model_->offload().set_trace_step(0);  // an evaluation may come
     const offload::OffloadStats after = model_->offload().stats();
     const uint64_t sent_back_bytes = device_->traffic().device_to_host_bytes - traffic_before;
     in_flight_.push_back({.step = step,
