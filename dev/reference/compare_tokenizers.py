@@ -3,6 +3,9 @@
 
     compare_tokenizers.py [--build build] [--megabytes 1]      trains a vocabulary for each of the four pre-tokenizers
     compare_tokenizers.py --tokenizer DIR|FILE [...]           takes the tokenizer.json given instead
+    compare_tokenizers.py --vocabulary KIND=FILE [...]         takes a real vocabulary: a .tiktoken file (Qwen's), Llama 3's
+                                                               tokenizer.model, GPT-2's vocab.bpe with encoder.json
+                                                               beside it, or a GGUF file (needs the package `gguf`)
     compare_tokenizers.py --text FILE                          compares on that text instead of the mixed one
     compare_tokenizers.py --fixtures tests/tokenizers         writes the fixtures
 
@@ -11,6 +14,7 @@ marks in and out of order, control bytes, runs of spaces and line ends, numbers,
 Unicode. One line a case, `PASS|FAIL name ...`; exits 1 on any failure.
 """
 import argparse
+import base64
 import json
 import pathlib
 import random
@@ -30,6 +34,10 @@ def split_then_bytes(pattern):
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
+
+# The printable character that stands for each byte in a vocabulary file.
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTE_CHARACTERS = {b: chr(b) for b in PRINTABLE} | {b: chr(256 + i) for i, b in enumerate(sorted({*range(256)} - {*PRINTABLE}))}
 
 # As the models' own tokenizer.json files have them.
 KINDS = {
@@ -113,6 +121,43 @@ def train(kind, text, vocabulary_size):
     return tokenizer
 
 
+def spelled(token_bytes):
+    return "".join(BYTE_CHARACTERS[b] for b in token_bytes)
+
+
+def from_ranks(ranks):
+    """Merges of a vocabulary whose ids are priorities: every way to put a token together, as transformers converts."""
+    merges = []
+    for token, rank in ranks.items():
+        ways = [(token[:i], token[i:]) for i in range(1, len(token)) if token[:i] in ranks and token[i:] in ranks]
+        merges += [(rank, ranks[a], ranks[b], spelled(a), spelled(b)) for a, b in ways]
+    return {spelled(token): rank for token, rank in ranks.items()}, [(a, b) for *_, a, b in sorted(merges)]
+
+
+def real(kind, path):
+    """The vocabulary of a published file with the rest as KINDS has it."""
+    settings, added = KINDS[kind], KINDS[kind]["special"] + KINDS[kind].get("plain", [])
+    if path.suffix == ".gguf":
+        from gguf import GGUFReader
+        fields = GGUFReader(path).fields
+        tokens, types = (fields["tokenizer.ggml." + name].contents() for name in ("tokens", "token_type"))
+        vocabulary = {token: i for i, token in enumerate(tokens)}
+        merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
+        added = [token for token, what in zip(tokens, types) if what == 3]
+    elif path.name == "vocab.bpe":
+        vocabulary = json.loads((path.parent / "encoder.json").read_text())
+        merges = [tuple(line.split(" ")) for line in path.read_text().splitlines() if " " in line and not line.startswith("#")]
+    else:
+        lines = (line.split() for line in path.read_bytes().splitlines() if line)
+        vocabulary, merges = from_ranks({base64.b64decode(token): int(rank) for token, rank in lines})
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=settings.get("ignore_merges", False)))
+    tokenizer.pre_tokenizer, tokenizer.decoder = settings["pre"], decoders.ByteLevel()
+    if "normalizer" in settings:
+        tokenizer.normalizer = settings["normalizer"]
+    tokenizer.add_special_tokens(added)
+    return tokenizer
+
+
 def save(tokenizer, kind, directory):
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
@@ -132,19 +177,19 @@ def tokens_of(path):
     return [int.from_bytes(data[1024 + i * width:1024 + (i + 1) * width], "little") for i in range(count)]
 
 
-def compare(name, source, text, build):
+def compare(name, source, text, build, ours=None):
+    """`source`: a directory or tokenizer.json for `tokenizers`; `ours`: what build/tokenize is given instead."""
     source = pathlib.Path(source)
     theirs = Tokenizer.from_file(str(source / "tokenizer.json" if source.is_dir() else source))
     theirs.encode_special_tokens = True  # build/tokenize leaves their spelling as text
     want = theirs.encode(text, add_special_tokens=False).ids
+    first = theirs.encode("", add_special_tokens=True).ids[:1]  # what build/tokenize puts before the text, too
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         (folder / "text").write_bytes(text.encode())
-        report = subprocess.run([f"{build}/tokenize", "--tokenizer", source, "--val-fraction", "0", "--output-dir", folder / "out",
-                                 folder / "text"], check=True, capture_output=True, text=True).stdout
-        got = tokens_of(folder / "out" / "train.bin")[:-1]
-    if "begin_of_text" in (source / "tokenizer_config.json").read_text() if source.is_dir() else False:
-        got = got[1:]
+        report = subprocess.run([f"{build}/tokenize", "--tokenizer", ours or source, "--val-fraction", "0", "--output-dir",
+                                 folder / "out", folder / "text"], check=True, capture_output=True, text=True).stdout
+        got = tokens_of(folder / "out" / "train.bin")[len(first):-1]
     rate = next(line for line in report.splitlines() if line.startswith("encoded"))
     if got == want:
         print(f"PASS {name}: {len(want)} ids; {rate}")
@@ -194,6 +239,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--megabytes", type=float, default=1)
     parser.add_argument("--tokenizer", action="append")
+    parser.add_argument("--vocabulary", action="append", metavar="KIND=FILE")
     parser.add_argument("--text", type=pathlib.Path)
     parser.add_argument("--fixtures", type=pathlib.Path)
     options = parser.parse_args()
@@ -202,11 +248,17 @@ def main():
             write_fixture(kind, options.fixtures / kind)
         return
     text = options.text.read_text(newline="") if options.text else mixed_text(int(options.megabytes * 1e6))
-    passed = True
+    passed, trained = True, not (options.tokenizer or options.vocabulary)
     with tempfile.TemporaryDirectory() as temporary:
         for source in options.tokenizer or []:
             passed &= compare(source, source, text, options.build)
-        for kind in KINDS if not options.tokenizer else []:
+        for kind, path in (one.split("=", 1) for one in options.vocabulary or []):
+            directory = pathlib.Path(temporary) / ("real-" + kind)
+            save(real(kind, pathlib.Path(path)), kind, directory)
+            passed &= compare(f"{kind} with {path}", directory, text, options.build)
+            if path.endswith(".gguf"):
+                passed &= compare(f"{kind} straight from {path}", directory, text, options.build, path)
+        for kind in KINDS if trained else []:
             directory = pathlib.Path(temporary) / kind
             save(train(kind, text[:400000] + " ".join(SAMPLES) * 20, 8000), kind, directory)
             passed &= compare(kind, directory, text, options.build)
