@@ -27,7 +27,8 @@ void embedding_forward(const EmbeddingForward<T>& a, ThreadPool& pool) {
             T* x = a.x + row * C;
             const T* token = a.wte + a.tokens[row] * C;
             if (a.wpe) {
-                const T* position = a.wpe + position_of(row, a.T_len, a.doc_start) * C;
+                const size_t at = static_cast<size_t>(a.first_position) + position_of(row, a.T_len, a.doc_start);
+                const T* position = a.wpe + at * C;
                 for (size_t c = 0; c < C; ++c) x[c] = token[c] + position[c];
             } else {
                 for (size_t c = 0; c < C; ++c) x[c] = token[c];

@@ -21,7 +21,8 @@ template <int kWidth>
 __global__ void __launch_bounds__(kLookupThreads) lookup_kernel(EmbeddingForward<real> a) {
     const size_t row = blockIdx.x, C = a.C;
     const real* token = a.wte + a.tokens[row] * C;
-    const real* position = a.wpe ? a.wpe + position_of(row, a.T_len, a.doc_start) * C : nullptr;
+    const int at = a.first_position + position_of(row, a.T_len, a.doc_start);
+    const real* position = a.wpe ? a.wpe + at * C : nullptr;
     for (size_t c = threadIdx.x * kWidth; c < C; c += kLookupThreads * kWidth) {
         cuda::Values<kWidth> x = cuda::load<kWidth>(token + c);
         if (position) {

@@ -9,7 +9,7 @@
 
 namespace slab {
 
-// x[b, t, :] = wte[tokens[b, t], :] + wpe[t - doc_start[b, t], :]
+// x[b, t, :] = wte[tokens[b, t], :] + wpe[first_position + t - doc_start[b, t], :]
 template <class T>
 struct EmbeddingForward {
     T* x;                      // [B, T, C]
@@ -19,6 +19,7 @@ struct EmbeddingForward {
     const T* wpe;              // [max_positions, C] or null
     size_t rows;               // B * T
     int T_len, C;
+    int first_position = 0;  // of t = 0: not 0 where the tokens follow others, whose keys are in a cache
 };
 
 // dwte[token] += dx, dwpe[position] += dx, summed in ascending row order

@@ -53,7 +53,8 @@ void rotary(const Rotary<T>& a, ThreadPool& pool) {
         std::vector<T> cosines(half), sines(half);
         for (size_t row = begin; row < end; ++row) {
             const size_t document = a.doc_start ? static_cast<size_t>(a.doc_start[row]) : 0;
-            const float* angles = a.table + (row % T_len - document) * half * 2;
+            const size_t position = row % T_len + static_cast<size_t>(a.first_position) - document;
+            const float* angles = a.table + position * half * 2;
             for (size_t i = 0; i < half; ++i) {
                 cosines[i] = angles[2 * i];
                 sines[i] = a.backward ? -angles[2 * i + 1] : angles[2 * i + 1];

@@ -13,7 +13,8 @@ using cuda::Values;
 template <int kWidth>
 __global__ void __launch_bounds__(256) rotary_kernel(Rotary<real> a) {
     const size_t row = blockIdx.x;
-    const int half = a.HD / 2, position = static_cast<int>(row % a.T_len) - (a.doc_start ? a.doc_start[row] : 0);
+    const int half = a.HD / 2;
+    const int position = static_cast<int>(row % a.T_len) + a.first_position - (a.doc_start ? a.doc_start[row] : 0);
     const float* angles = a.table + static_cast<size_t>(position) * half * 2;  // [half, 2]: cos, sin
     const int per_head = half / kWidth;
     for (int item = threadIdx.x; item < a.heads * per_head; item += blockDim.x) {

@@ -31,7 +31,8 @@ struct Rotary {
     size_t rows;               // B * T
     int T_len, heads, HD;
     size_t ld_x;
-    bool backward = false;  // rotate by the negative angle
+    bool backward = false;   // rotate by the negative angle
+    int first_position = 0;  // added to all positions: the rows follow others, whose keys are in a cache
 };
 
 namespace ref {

@@ -70,7 +70,10 @@ done << 'END'
 --recompute some
 --save-steps -1
 --sample-temperature -1
+--sample-temperature -1 --sample x
+--top-p 0 --sample x
 --trace-steps 3:1
+--trace-steps 3:1 --trace t.json
 --threads -1
 END
 
@@ -232,6 +235,12 @@ prints "--val-set-size 0.2" '^validation loss [0-9.]+ before, [0-9.]+ after'
 require 0 run rows --val-set-size 5
 prints "--val-set-size 5" '^eval 0/3 .*\(5 rows\)$'
 holds "eval_loss is in the log" [ -n "$(logged rows '"step":3' eval_loss)" ]
+refuses "--eval-steps without validation rows" "eval-steps" run none --eval-steps 2
+require 0 run best --val-set-size 0.2 --eval-steps 1 --save-steps 1 --save-total-limit 1
+prints "the best checkpoint" '^best checkpoint: .*/best/checkpoint-[0-9]+, validation loss [0-9.]+'
+best=$(sed -nE 's/^best checkpoint: (.*), validation.*/\1/p' "$output")
+holds "the best checkpoint is kept" [ -f "$best/trainer_state.json" ]
+holds "the best checkpoint knows of itself" grep -qF "\"best_model_checkpoint\": \"$best\"" "$best/trainer_state.json"
 refuses "--val-set-size holds out everything" "val-set-size" run none --val-set-size 100000
 refuses "--val-set-size and --val-data" "val-set-size and --val-data" run none --val-set-size 5 --val-data "$work/data/val.bin"
 
@@ -242,7 +251,12 @@ prints "--sample" '^sample after: Once\|'
 text() { grep -F "\"when\":\"$2\"" "$work/$1/log.jsonl" | sed -E 's/.*"text":(.*),"when".*/\1/'; }
 holds "the log lacks the sample" [ -n "$(text sampled before)" ]
 holds "the same model and seed give the same sample" [ "$(text sampled before)" = "$(text sampled after)" ]
-refuses "--sample without a byte vocabulary" "--sample.*260" "$build/train_gpt" --base-model "$fixtures/llama_qv/base" \
+require 0 run cold --sample "Once" --sample-tokens 20 --sample-temperature 0 --learning-rate 0
+require 0 run topk --sample "Once" --sample-tokens 20 --top-k 1 --learning-rate 0 --layer-offloading
+holds "--top-k 1 is temperature 0, streamed or not" [ "$(text cold before)" = "$(text topk before)" ]
+refuses "--top-k without --sample" "top-k requires --sample" run none --top-k 5
+refuses "--trace-steps without --trace" "trace-steps requires --trace" run none --trace-steps 1:2
+refuses "--sample without a tokenizer" "--sample.*260" "$build/train_gpt" --base-model "$fixtures/llama_qv/base" \
     --plan --sample x
 
 # --- the trace: two lanes, one box a visit and a copy

@@ -59,7 +59,7 @@ std::vector<std::string> fields(const TrainOptions& o) {
         o.adam_epsilon, o.seed, o.offload.layer_offloading, o.offload.num_prefetch, o.offload.num_slots,
         o.offload.resident_layers, o.offload.vram_budget, o.offload.recompute, o.threads, o.eval_steps, o.save_steps,
         o.save_total_limit, o.logging_steps, o.log, o.trace, o.trace_steps, o.sample, o.sample_tokens,
-        o.sample_temperature);
+        o.sample_temperature, o.top_k, o.top_p);
     return all;
 }
 
@@ -205,11 +205,15 @@ TEST_SUITE("cpu") {
              {"0:1", "3:2", "3", "x", "1:", "1:2x", "1:5000", "1:" + huge},
              {"--trace", (dir.path / "t.json").string()}},
             {"--trace-steps", {"1:2"}},  // of no trace
-            {"--sample", {"Hello"}},     // not a byte-level model
+            {"--sample", {"Hello"}},     // of a model without a tokenizer
             {"--sample-tokens", {"0", "-1", huge, "x"}, {"--sample", "Hello"}},
             {"--sample-tokens", {"5"}},  // of no sample
             {"--sample-temperature", {"-1", "nan", "101", "x"}, {"--sample", "Hello"}},
             {"--sample-temperature", {"1"}},
+            {"--top-k", {"-1", huge, "x"}, {"--sample", "Hello"}},
+            {"--top-k", {"1"}},
+            {"--top-p", {"0", "-1", "1.1", "nan", "x"}, {"--sample", "Hello"}},
+            {"--top-p", {"1"}},
         };
         for (const auto& [flag, values, context] : table)
             for (const std::string& value : values) {

@@ -6,6 +6,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/attention_cached.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
@@ -38,8 +39,59 @@ void rotate(const BlockContext& ctx, real* x, size_t ld, bool backward) {
                         .heads = ctx.config.NH + ctx.config.NKV,
                         .HD = ctx.config.HD,
                         .ld_x = ld,
-                        .backward = backward},
+                        .backward = backward,
+                        .first_position = ctx.cache ? ctx.cache->filled : 0},
            ctx.stream);
+}
+
+float attention_scale(const ModelConfig& c) {
+    return 1.0f / std::sqrt(static_cast<float>(c.HD));
+}
+
+// Of the rows themselves, or with a cache of those before too.
+void attend(const BlockContext& ctx, const Heads& heads, const BlockActivations& acts) {
+    const ModelConfig& c = ctx.config;
+    if (!ctx.cache) {
+        attention_forward(AttentionForward<real>{.out = acts.attn,
+                                                 .lse = acts.lse,
+                                                 .q = heads.q,
+                                                 .k = heads.k,
+                                                 .v = heads.v,
+                                                 .doc_start = ctx.doc_start,
+                                                 .B = ctx.B,
+                                                 .T_len = ctx.T,
+                                                 .NH = c.NH,
+                                                 .NKV = c.NKV,
+                                                 .HD = c.HD,
+                                                 .ld_q = heads.ld_qk,
+                                                 .ld_k = heads.ld_qk,
+                                                 .ld_v = heads.ld_v,
+                                                 .scale = attention_scale(c)},
+                          ctx.stream);
+        return;
+    }
+    cache_append(CacheAppend<real>{.k_cache = ctx.cache->k,
+                                   .v_cache = ctx.cache->v,
+                                   .k = heads.k,
+                                   .v = heads.v,
+                                   .rows = ctx.rows(),
+                                   .first = static_cast<size_t>(ctx.cache->filled),
+                                   .cols = c.NKV * c.HD,
+                                   .ld_k = heads.ld_qk,
+                                   .ld_v = heads.ld_v},
+                 ctx.stream);
+    attention_cached(AttentionCached<real>{.out = acts.attn,
+                                           .q = heads.q,
+                                           .k_cache = ctx.cache->k,
+                                           .v_cache = ctx.cache->v,
+                                           .Tq = ctx.T,
+                                           .n = ctx.cache->filled + ctx.T,
+                                           .NH = c.NH,
+                                           .NKV = c.NKV,
+                                           .HD = c.HD,
+                                           .ld_q = heads.ld_qk,
+                                           .scale = attention_scale(c)},
+                     ctx.stream);
 }
 
 // y += the adapters of this linear; with y null only their x · Aᵀ, which backward needs.
@@ -208,22 +260,7 @@ void block_forward(const BlockContext& ctx, real* x_out, const real* x_in, const
                                                 .eps = c.norm_eps},
                           stream);
     rotate(ctx, heads.q, heads.ld_qk, false);
-    attention_forward(AttentionForward<real>{.out = acts.attn,
-                                             .lse = acts.lse,
-                                             .q = heads.q,
-                                             .k = heads.k,
-                                             .v = heads.v,
-                                             .doc_start = ctx.doc_start,
-                                             .B = ctx.B,
-                                             .T_len = ctx.T,
-                                             .NH = c.NH,
-                                             .NKV = c.NKV,
-                                             .HD = c.HD,
-                                             .ld_q = heads.ld_qk,
-                                             .ld_k = heads.ld_qk,
-                                             .ld_v = heads.ld_v,
-                                             .scale = 1.0f / std::sqrt(static_cast<float>(c.HD))},
-                      stream);
+    attend(ctx, heads, acts);
     linear_forward(ctx, Linear::o, acts.x1, acts.attn, weight(Role::o_weight), weight(Role::o_bias), x_in, C, QC,
                    adapters, acts);
 
@@ -303,7 +340,7 @@ void block_backward(const BlockContext& ctx, real* dx, const real* x_in, const B
                                                .ld_q = heads.ld_qk,
                                                .ld_k = heads.ld_qk,
                                                .ld_v = heads.ld_v,
-                                               .scale = 1.0f / std::sqrt(static_cast<float>(c.HD)),
+                                               .scale = attention_scale(c),
                                                .workspace = scratch.attention_workspace},
                        stream);
     rotate(ctx, buffers.d_qkv, QKVC, true);

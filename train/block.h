@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/lora.h"
 #include "kernels/real.h"
@@ -99,14 +100,23 @@ BlockActivations carve_block_activations(Carver& carver, const ModelConfig& conf
 BackwardScratch carve_backward_scratch(Carver& carver, const ModelConfig& config, int B, int T,
                                        const AdapterExtent& adapters);
 
+// Keys and values of one layer for the tokens of one sequence, after rotation; the first `filled` rows are there.
+struct KeyValueCache {
+    real* k;  // [positions, NKV, HD]
+    real* v;  // [positions, NKV, HD]
+    int filled;
+};
+
 // One micro-batch's shape and constants.
 struct BlockContext {
     const ModelConfig& config;
     int B, T;
-    const float* rotary_table;  // [T, HD / 2, 2] device, or null
+    const float* rotary_table;  // [positions, HD / 2, 2] device, or null
     const int32_t* doc_start;   // [B, T] device, or null
     LoraDropout dropout;        // key.layer is set by the model for each layer
     Stream& stream;
+    // Given when generating (B = 1): the rows follow the cache's, attend to them too, and are appended to them.
+    std::optional<KeyValueCache> cache = std::nullopt;
     size_t rows() const { return static_cast<size_t>(B) * T; }
 };
 

@@ -22,14 +22,14 @@ DeviceBuffer allocate(Device& device, size_t bytes, MemoryCategory category, con
     return bytes == 0 ? DeviceBuffer() : DeviceBuffer(device, bytes, category, what);
 }
 
-std::vector<float> rotary_table_of(const ModelConfig& c, int T) {
+std::vector<float> rotary_table_of(const ModelConfig& c, int positions) {
     const RotaryScalingParams scaling{
         .llama3 = c.rope_scaling.llama3,
         .factor = c.rope_scaling.factor,
         .low_freq_factor = c.rope_scaling.low_freq_factor,
         .high_freq_factor = c.rope_scaling.high_freq_factor,
         .original_max_position_embeddings = c.rope_scaling.original_max_position_embeddings};
-    return rotary_table(T, c.HD, c.rope_theta, scaling);
+    return rotary_table(positions, c.HD, c.rope_theta, scaling);
 }
 
 }  // namespace
@@ -60,6 +60,7 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
     outer_memory_ = allocate(device, layout_.outer_activation_bytes, activations, "final norm, tokens, losses");
     logits_ = allocate(device, layout_.logits_bytes, logits, "logits");
     attention_workspace_ = allocate(device, layout_.attention_workspace_bytes, workspace, "attention backward");
+    cache_ = allocate(device, layout_.cache_bytes(), activations, "keys and values of sampled tokens");
 
     for (int set = 0; set < layout_.activation_sets; ++set) {
         Carver carver(activation_memory_.data() + set * layout_.activation_set_bytes);
@@ -129,7 +130,7 @@ void Model::load_outer(BaseWeights& weights) {
         compute_.synchronize();
     }
     if (c.rotary) {
-        const std::vector<float> table = rotary_table_of(c, layout_.settings.T);
+        const std::vector<float> table = rotary_table_of(c, layout_.rotary_positions);
         copy_async(rotary_.data(), table.data(), table.size() * sizeof(float), CopyKind::host_to_device, compute_);
         compute_.synchronize();
     }
@@ -236,6 +237,11 @@ void Model::upload(const MicroBatch& batch) {
     if (batch.tokens.size() != rows || batch.targets.size() != rows ||
         (!batch.doc_start.empty() && batch.doc_start.size() != rows))
         throw std::logic_error("micro-batch arrays do not have B x T elements");
+    send_tokens(batch);
+}
+
+void Model::send_tokens(const MicroBatch& batch) {
+    const size_t rows = static_cast<size_t>(batch.B) * batch.T;
     Upload& slot = uploads_[next_upload_];
     next_upload_ = (next_upload_ + 1) % uploads_.size();
     if (slot.done->recorded()) slot.done->synchronize();  // several micro-batches ago
@@ -298,21 +304,32 @@ void Model::embed(const BlockContext& ctx) {
                                              .wpe = outer_weight(Role::position_embedding),
                                              .rows = ctx.rows(),
                                              .T_len = ctx.T,
-                                             .C = layout_.config.C},
+                                             .C = layout_.config.C,
+                                             .first_position = ctx.cache ? ctx.cache->filled : 0},
                       compute_);
 }
 
-void Model::forward_layers(const MicroBatch& batch, bool training) {
-    upload(batch);
-    BlockContext ctx = context(batch, training);
+void Model::forward_layers(BlockContext& ctx) {
     embed(ctx);
     for (int l = 0; l < layout_.config.L; ++l) {
         const offload::LayerView view = manager_->begin_layer(l);
         ctx.dropout.key.layer = l;
+        if (ctx.cache) ctx.cache = layer_cache(l);
         block_forward(ctx, residual(l + 1), residual(l), block_weights(l, view), adapters_[l],
                       activations(l, Pass::forward));
         manager_->end_layer(l);
     }
+}
+
+void Model::forward_batch(const MicroBatch& batch, bool training) {
+    upload(batch);
+    BlockContext ctx = context(batch, training);
+    forward_layers(ctx);
+}
+
+KeyValueCache Model::layer_cache(int layer) const {
+    real* const keys = cache_.as<real>() + 2 * static_cast<size_t>(layer) * layout_.cache_layer_elems;
+    return {.k = keys, .v = keys + layout_.cache_layer_elems, .filled = cached_};
 }
 
 void Model::final_norm_forward(size_t rows) {
@@ -406,7 +423,7 @@ void Model::backward_layers(const MicroBatch& batch) {
 
 void Model::forward_backward(const MicroBatch& batch, float dloss) {
     const size_t rows = static_cast<size_t>(batch.B) * batch.T;
-    forward_layers(batch, true);
+    forward_batch(batch, true);
     head(rows, dloss, true);
     sum_losses(outer_.train_loss_sum, outer_.losses, rows, true, compute_);
     backward_layers(batch);
@@ -414,14 +431,14 @@ void Model::forward_backward(const MicroBatch& batch, float dloss) {
 
 void Model::evaluate(const MicroBatch& batch, bool accumulate) {
     const size_t rows = static_cast<size_t>(batch.B) * batch.T;
-    forward_layers(batch, false);
+    forward_batch(batch, false);
     head(rows, 0, false);
     sum_losses(outer_.eval_loss_sum, outer_.losses, rows, accumulate, compute_);
 }
 
 std::vector<float> Model::logits(const MicroBatch& batch, size_t first_row, size_t rows) {
     const size_t V = layout_.config.V, chunk = static_cast<size_t>(layout_.head_chunk_rows);
-    forward_layers(batch, false);
+    forward_batch(batch, false);
     final_norm_forward(static_cast<size_t>(batch.B) * batch.T);
     std::vector<float> all(rows * V);
     std::vector<real> part(std::min(chunk, rows) * V);
@@ -433,6 +450,37 @@ std::vector<float> Model::logits(const MicroBatch& batch, size_t first_row, size
         for (size_t i = 0; i < n * V; ++i) all[first * V + i] = to_float(part[i]);
     }
     return all;
+}
+
+std::vector<float> Model::next_logits(const std::vector<int32_t>& tokens) {
+    const ModelSettings& s = layout_.settings;
+    if (tokens.empty() || tokens.size() > static_cast<size_t>(s.cache_positions - cached_))
+        throw std::logic_error("next_logits: " + std::to_string(tokens.size()) + " tokens behind " +
+                               std::to_string(cached_) + "; the cache holds " + std::to_string(s.cache_positions));
+    const size_t most_rows = static_cast<size_t>(s.B) * static_cast<size_t>(s.T);
+    size_t rows = 0;  // of the last piece
+    for (size_t first = 0; first < tokens.size(); first += rows) {
+        rows = std::min(most_rows, tokens.size() - first);
+        MicroBatch piece;
+        piece.B = 1;
+        piece.T = static_cast<int>(rows);
+        const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
+        piece.tokens.assign(begin, begin + static_cast<std::ptrdiff_t>(rows));
+        send_tokens(piece);
+        BlockContext ctx = context(piece, false);
+        ctx.cache = layer_cache(0);
+        forward_layers(ctx);
+        cached_ += piece.T;
+    }
+    final_norm_forward(rows);
+    head_logits(rows - 1, 1);
+    const size_t V = layout_.config.V;
+    std::vector<real> row(V);
+    copy_async(row.data(), chunk_logits_, V * sizeof(real), CopyKind::device_to_host, compute_);
+    compute_.synchronize();
+    std::vector<float> logits(V);
+    for (size_t i = 0; i < V; ++i) logits[i] = to_float(row[i]);
+    return logits;
 }
 
 }  // namespace slab::train

@@ -71,11 +71,19 @@ class Model {
     // Logits of rows [first_row, first_row + rows) of the flattened [B, T]; blocks. [rows, V]
     std::vector<float> logits(const MicroBatch& batch, size_t first_row, size_t rows);
 
+    // Generating, with layout().settings.cache_positions of room: logits [V] of what follows the tokens cached so far
+    // and these. Visits layout().evaluation_visits() once for every layout rows (B T) of the tokens; blocks. Throws
+    // std::logic_error beyond the cache's end.
+    std::vector<float> next_logits(const std::vector<int32_t>& tokens);
+    void clear_cache() { cached_ = 0; }
+    int cached() const { return cached_; }  // tokens
+
   private:
     void load_outer(BaseWeights& weights);
     void load_trained(BaseWeights& weights);
     void bind_adapters();
     void upload(const MicroBatch& batch);
+    void send_tokens(const MicroBatch& batch);
     BlockContext context(const MicroBatch& batch, bool training);
     BlockWeights block_weights(int layer, const offload::LayerView& view) const;
     BlockGrads block_grads(int layer) const;
@@ -85,7 +93,9 @@ class Model {
     enum class Pass { forward, backward };
     BlockActivations activations(int layer, Pass pass) const;
     void embed(const BlockContext& ctx);
-    void forward_layers(const MicroBatch& batch, bool training);
+    void forward_layers(BlockContext& ctx);
+    void forward_batch(const MicroBatch& batch, bool training);
+    KeyValueCache layer_cache(int layer) const;
     void final_norm_forward(size_t rows);
     void head_logits(size_t first_row, size_t rows);
     void head(size_t rows, float dloss, bool backward);
@@ -105,13 +115,14 @@ class Model {
     std::unique_ptr<offload::LayerOffloadManager> manager_;
     std::unique_ptr<TrainedTensors> trained_;
     DeviceBuffer outer_weights_, rotary_, activation_memory_, residual_memory_, backward_memory_, outer_memory_,
-        logits_, attention_workspace_;
+        logits_, attention_workspace_, cache_;
     std::vector<BlockActivations> activations_;
     std::vector<BlockAdapters> adapters_;  // per layer
     BackwardScratch scratch_{};
     real* dresidual_ = nullptr;  // [rows, C] gradient of the residual stream
     OuterActivations outer_{};
     real* chunk_logits_ = nullptr;  // [head_chunk_rows, V]
+    int cached_ = 0;                // tokens whose keys and values are in cache_
     std::vector<Upload> uploads_;
     size_t next_upload_ = 0;
 };

@@ -375,4 +375,8 @@ void check_sequence_len(const ModelConfig& config, int T) {
     }
 }
 
+int most_positions(const ModelConfig& config) {
+    return config.sliding_window != 0 ? std::min(config.max_positions, config.sliding_window) : config.max_positions;
+}
+
 }  // namespace slab::train

@@ -54,6 +54,9 @@ ModelConfig read_model_config(const std::filesystem::path& config_json);
 // Throws std::runtime_error when rows of T targets would need positions, or a window, that the model has not.
 void check_sequence_len(const ModelConfig& config, int T);
 
+// Tokens that one sequence may have: the positions that the model was made for, and no more than its sliding window.
+int most_positions(const ModelConfig& config);
+
 // All weights, a tied head counted once.
 size_t parameter_count(const ModelConfig& config);
 

@@ -29,6 +29,8 @@ void check_settings(const ModelConfig& c, const ModelSettings& s) {
         refuse("--micro-batch-size " + std::to_string(s.B) + " times --sequence-len " + std::to_string(s.T) +
                " is more than 2^30 tokens");
     check_sequence_len(c, s.T);
+    if (s.cache_positions < 0 || s.cache_positions > most_positions(c))
+        throw std::logic_error("a cache for more tokens than the model has positions");
     if (s.lora) check_lora_settings(c, *s.lora);
     if (s.freeze_layers < 0 || s.freeze_layers > c.L)
         refuse("--freeze-layers " + std::to_string(s.freeze_layers) + " is out of range; the model has " +
@@ -192,7 +194,9 @@ void lay_out_activations(ModelLayout& m) {
     carve_outer_activations(outer, c, B, T, m.head_over_activations);
     m.outer_activation_bytes = outer.used_bytes();
     m.attention_workspace_bytes = attention_backward_workspace_bytes(B, T, c.NH, c.NKV, c.HD);
-    m.rotary_bytes = c.rotary ? static_cast<size_t>(T) * c.HD * sizeof(float) : 0;
+    m.rotary_positions = c.rotary ? std::max(T, m.settings.cache_positions) : 0;
+    m.rotary_bytes = static_cast<size_t>(m.rotary_positions) * c.HD * sizeof(float);
+    m.cache_layer_elems = static_cast<size_t>(m.settings.cache_positions) * c.NKV * c.HD;
 
     // The chunk is a function of shapes, never of free memory: it orders the sums over tokens in the head's weight
     // gradient.
@@ -249,6 +253,10 @@ std::vector<int> ModelLayout::training_visits() const {
     return visits;
 }
 
+size_t ModelLayout::cache_bytes() const {
+    return times(2 * static_cast<size_t>(config.L), cache_layer_elems * sizeof(real));
+}
+
 std::vector<PlanItem> ModelLayout::device_items() const {
     size_t resident_bytes = 0;
     for (int l : resident_frozen) resident_bytes = plus(resident_bytes, slabs[l].total_bytes());
@@ -270,6 +278,8 @@ std::vector<PlanItem> ModelLayout::device_items() const {
          times(static_cast<size_t>(residual_buffers), residual_buffer_bytes)},
         {activations, "backward", backward_scratch_bytes},
         {activations, "final norm, tokens, losses", outer_activation_bytes},
+        {activations, "keys and values of " + std::to_string(settings.cache_positions) + " sampled tokens",
+         cache_bytes()},
         {logits, std::to_string(head_chunk_rows) + " tokens at once", logits_bytes},
         {workspace, "matrix products", matmul_workspace_bytes()},
         {workspace, "attention backward", attention_workspace_bytes},

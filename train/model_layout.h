@@ -31,6 +31,7 @@ struct ModelSettings {
     int num_prefetch = 1;
     int num_slots = 2;
     std::vector<int> resident_layers;  // frozen layers that stay on the device although offloading is on
+    int cache_positions = 0;           // tokens that the key/value cache for sampling holds; 0: there is none
 };
 
 struct PlanItem {
@@ -102,6 +103,8 @@ struct ModelLayout {
     int head_chunk_rows = 0;  // tokens whose logits exist at once
     size_t logits_bytes = 0;
     size_t rotary_bytes = 0;
+    int rotary_positions = 0;      // rows of the rotary table
+    size_t cache_layer_elems = 0;  // of one layer's keys in the cache, and of its values: [cache_positions, NKV, HD]
     size_t attention_workspace_bytes = 0;
 
     bool layer_is_frozen(int layer) const { return slabs[static_cast<size_t>(layer)].total_bytes() != 0; }
@@ -110,6 +113,7 @@ struct ModelLayout {
 
     std::vector<int> training_visits() const;  // of one micro-batch: 0..L-1, then L-1 down to the lowest trained layer
     std::vector<int> evaluation_visits() const;  // 0..L-1
+    size_t cache_bytes() const;                  // keys and values of all layers
 
     std::vector<PlanItem> device_items() const;
     size_t device_bytes() const;  // their sum

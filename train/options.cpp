@@ -154,10 +154,14 @@ void add_run_flags(CLI::App& app, TrainOptions& o) {
         ->group(group)
         ->configurable(false);
     auto* const sample =
-        app.add_option("--sample", o.sample, "generate from this prompt before and after training (byte-level models)")
-            ->group(group);
+        app.add_option("--sample", o.sample, "generate from this prompt before and after training")->group(group);
     app.add_option("--sample-tokens", o.sample_tokens, "tokens to generate")->needs(sample)->group(group);
     app.add_option("--sample-temperature", o.sample_temperature, "0: the likeliest token always")
+        ->needs(sample)
+        ->group(group);
+    app.add_option("--top-k", o.top_k, "sample of the K likeliest tokens only; 0: of all")->needs(sample)->group(group);
+    app.add_option("--top-p", o.top_p,
+                   "sample of the fewest likeliest tokens with this probability together; 1: of all")
         ->needs(sample)
         ->group(group);
 }
@@ -211,6 +215,8 @@ void check_options(const TrainOptions& o) {
     want(o.sample_tokens >= 1 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
     want(o.sample_temperature >= 0 && o.sample_temperature <= 100, "--sample-temperature", o.sample_temperature,
          "0 to 100");
+    want(o.top_k >= 0, "--top-k", o.top_k, "0 (all) or more");
+    want(o.top_p > 0 && o.top_p <= 1, "--top-p", o.top_p, "more than 0, at most 1");
     want(o.threads >= 0 && o.threads <= 1024, "--threads", o.threads, "0 to 1024");
     if (o.eval_steps > 0 && o.val_set_size == 0 && o.val_data.empty())
         throw std::runtime_error("--eval-steps " + std::to_string(o.eval_steps) +

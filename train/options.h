@@ -62,7 +62,8 @@ struct TrainOptions {
     bool plan = false;
     std::string sample;
     int sample_tokens = 200;
-    double sample_temperature = 0.8;
+    double sample_temperature = 0.8, top_p = 1;
+    int top_k = 0;  // 0: all
 
     std::string config_toml;  // the text that repeats this run
 };

@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
-#include "data/byte_tokenizer.h"
-#include "kernels/cross_entropy.h"
 #include "kernels/philox.h"
 #include "train/step_loop.h"
 
@@ -14,59 +15,139 @@ namespace slab::train {
 
 namespace {
 
-int32_t pick(const std::vector<float>& logits, double temperature, float random) {
-    const auto likeliest = std::max_element(logits.begin(), logits.end());
-    if (temperature == 0) return static_cast<int32_t>(likeliest - logits.begin());
-    double sum = 0;
-    std::vector<double> weights(logits.size());
-    for (size_t i = 0; i < logits.size(); ++i)
-        sum += weights[i] = std::exp((static_cast<double>(logits[i]) - *likeliest) / temperature);
-    double left = random * sum;
-    for (size_t i = 0; i < logits.size(); ++i)
-        if ((left -= weights[i]) < 0) return static_cast<int32_t>(i);
-    return static_cast<int32_t>(likeliest - logits.begin());  // rounding ate the last weight
+struct Candidate {
+    int32_t token;
+    double weight;  // its probability, but for a common factor
+};
+
+// Likelier first; of equals the lower id, so that the order is one.
+bool likelier(const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+// How many of the last bytes are the beginning of a UTF-8 character that more bytes may complete: 0 to 3.
+size_t unfinished_utf8(std::string_view text) {
+    for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+        const auto c = static_cast<unsigned char>(text[text.size() - back]);
+        if ((c & 0xc0) == 0x80) continue;  // goes on with a character
+        const size_t length = c < 0xc2 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 1;
+        return length > back ? back : 0;
+    }
+    return 0;
+}
+
+// The shortest beginning of the sorted candidates that has the share p of all their weight.
+void keep_top_p(std::vector<Candidate>& sorted, double p) {
+    double all = 0, kept = 0;
+    for (const Candidate& c : sorted) all += c.weight;
+    size_t count = 0;
+    while (count < sorted.size() && (count == 0 || kept < p * all)) kept += sorted[count++].weight;
+    sorted.resize(count);
 }
 
 }  // namespace
 
-std::vector<int32_t> sample_tokens(Model& model, const std::vector<int32_t>& prompt, const SampleSettings& settings,
-                                   const std::function<bool()>& interrupted) {
-    if (prompt.empty()) throw std::logic_error("sampling needs a prompt of at least one token");
-    const size_t T = static_cast<size_t>(model.layout().settings.T);
-    std::vector<int32_t> all = prompt;
+const char* name_of(SampleEnd end) {
+    switch (end) {
+        case SampleEnd::tokens:
+            return "length";
+        case SampleEnd::stop_token:
+            return "stop";
+        case SampleEnd::cache_full:
+            return "positions";
+        case SampleEnd::interrupted:
+            return "interrupted";
+    }
+    return "";
+}
+
+int32_t pick_token(const std::vector<float>& logits, const SampleSettings& settings, float random) {
+    int32_t likeliest = 0;
+    double highest = -std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < logits.size(); ++i)  // NaN compares false
+        if (logits[i] > highest) highest = logits[i], likeliest = static_cast<int32_t>(i);
+    if (settings.temperature == 0 || !std::isfinite(highest)) return likeliest;
+    std::vector<Candidate> candidates;
+    candidates.reserve(logits.size());
+    for (size_t i = 0; i < logits.size(); ++i)
+        if (!std::isnan(logits[i]))
+            candidates.push_back({static_cast<int32_t>(i), std::exp((logits[i] - highest) / settings.temperature)});
+    const size_t k = settings.top_k > 0 ? std::min<size_t>(settings.top_k, candidates.size()) : candidates.size();
+    if (k < candidates.size() || settings.top_p < 1) {
+        std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(k), candidates.end(),
+                          likelier);
+        candidates.resize(k);
+        if (settings.top_p < 1) keep_top_p(candidates, settings.top_p);
+    }
+    double left = 0;
+    for (const Candidate& c : candidates) left += c.weight;
+    left *= random;
+    for (const Candidate& c : candidates)
+        if ((left -= c.weight) < 0) return c.token;
+    return likeliest;  // rounding ate the last weight
+}
+
+SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const SampleSettings& settings,
+                        const std::function<bool()>& interrupted, const TokenSink& sink) {
+    const int positions = model.layout().settings.cache_positions;
+    if (prompt.empty() || prompt.size() > static_cast<size_t>(positions))
+        throw std::logic_error("a prompt of " + std::to_string(prompt.size()) + " tokens; the cache holds " +
+                               std::to_string(positions));
+    model.clear_cache();
     StreamingScope scope(model.offload(), model.layout().evaluation_visits());
-    for (int i = 0; i < settings.tokens && !interrupted(); ++i) {
-        MicroBatch batch;
-        batch.B = 1;
-        batch.T = static_cast<int>(std::min(all.size(), T));
-        batch.tokens.assign(all.end() - batch.T, all.end());
-        batch.targets.assign(batch.T, kIgnoreTarget);
-        const std::vector<float> logits = model.logits(batch, static_cast<size_t>(batch.T) - 1, 1);
+    std::vector<int32_t> next = prompt;
+    SampleEnd end = SampleEnd::tokens;
+    for (int i = 0; i < settings.tokens; ++i) {
+        if (interrupted()) end = SampleEnd::interrupted;
+        if (model.cached() == positions) end = SampleEnd::cache_full;
+        if (end != SampleEnd::tokens) break;
+        const std::vector<float> logits = model.next_logits(next);
         const PhiloxOut out = philox(settings.seed, static_cast<uint32_t>(i), 0, 0, 0x5A3F1Eu);
-        const int32_t token = pick(logits, settings.temperature, uniform01(out.v[0]));
-        if (token == settings.stop_token) break;
-        all.push_back(token);
+        const int32_t token = pick_token(logits, settings, uniform01(out.v[0]));
+        if (std::find(settings.stop_tokens.begin(), settings.stop_tokens.end(), token) != settings.stop_tokens.end()) {
+            end = SampleEnd::stop_token;
+            break;
+        }
+        sink(token);
+        next = {token};
     }
     scope.finish();
-    return {all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end()};
+    return end;
 }
 
-void check_can_sample(const ModelConfig& config) {
-    if (config.V != static_cast<int>(data::ByteTokenizer::vocabulary_size))
-        throw std::runtime_error("--sample works for byte-level models, whose vocabulary is " +
-                                 std::to_string(data::ByteTokenizer::vocabulary_size) + "; this model's is " +
-                                 std::to_string(config.V));
+std::vector<int32_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt, int V) {
+    std::vector<uint32_t> ids = tokenizer.encode(prompt, data::SpecialTokens::parse);
+    if (tokenizer.adds_bos() && tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
+    for (const uint32_t id : ids)
+        if (id >= static_cast<uint32_t>(V))
+            throw std::runtime_error("--sample: the tokenizer (" + tokenizer.description() + ") makes token " +
+                                     std::to_string(id) + " of the prompt, and the model's vocabulary ends at " +
+                                     std::to_string(V - 1) + "; wanted the tokenizer of --base-model");
+    if (ids.empty()) throw std::runtime_error("--sample: the prompt is empty; wanted a text to go on from");
+    return {ids.begin(), ids.end()};
 }
 
-std::string sample_text(Model& model, const std::string& prompt, const SampleSettings& settings,
-                        const std::function<bool()>& interrupted) {
-    check_can_sample(model.layout().config);
-    std::vector<int32_t> tokens = {static_cast<int32_t>(data::ByteTokenizer::end_of_text)};  // a text begins
-    for (const uint32_t token : data::ByteTokenizer::encode(prompt)) tokens.push_back(static_cast<int32_t>(token));
-    SampleSettings stopping = settings;
-    stopping.stop_token = static_cast<int>(data::ByteTokenizer::end_of_text);
-    const std::vector<int32_t> generated = sample_tokens(model, tokens, stopping, interrupted);
-    return data::ByteTokenizer::decode(std::vector<uint32_t>(generated.begin(), generated.end()));
+std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer) {
+    std::vector<int32_t> stops;
+    const auto add = [&](std::optional<uint32_t> id) {
+        if (id) stops.push_back(static_cast<int32_t>(*id));
+    };
+    add(tokenizer.eos());
+    for (const char* end_of_turn : {"<|im_end|>", "<|eot_id|>"}) add(tokenizer.id_of(end_of_turn));
+    return stops;
+}
+
+std::string TextStream::add(int32_t token) {
+    const auto id = static_cast<uint32_t>(token);
+    if (id < tokenizer_.vocabulary_size()) held_ += tokenizer_.decode({&id, 1});  // a model may have more ids than that
+    const size_t whole = held_.size() - unfinished_utf8(held_);
+    std::string piece = held_.substr(0, whole);
+    held_.erase(0, whole);
+    return piece;
+}
+
+std::string TextStream::rest() {
+    return std::exchange(held_, {});
 }
 
 }  // namespace slab::train

@@ -13,6 +13,7 @@
 #include "data/atomic_file.h"
 #include "data/tokenizer.h"
 #include "train/adapter_files.h"
+#include "train/base_tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/hub_cache.h"
 #include "train/run_log.h"
@@ -49,6 +50,7 @@ class Run {
 
   private:
     void announce_plan();
+    void prepare_sample(ModelSettings& settings);
     void load();
     void restore();
     void adopt_checkpoint(const fs::path& from);
@@ -81,6 +83,8 @@ class Run {
     const fs::path base_;  // where --base-model was found
     ModelConfig config_;
     fs::path output_dir_;
+    std::unique_ptr<data::Tokenizer> tokenizer_;  // with --sample
+    std::vector<int32_t> prompt_;
     DataSets data_;
     std::unique_ptr<Device> device_;
     std::optional<ModelLayout> layout_;
@@ -102,8 +106,26 @@ class Run {
     int64_t saved_step_ = -1;  // a checkpoint of this step lies in output_dir_
 };
 
+// The prompt as tokens, and room for it and what follows in the key/value cache.
+void Run::prepare_sample(ModelSettings& settings) {
+    if (o_.sample.empty()) return;
+    if (base_tokenizer_path(base_.string(), config_).empty())
+        throw std::runtime_error("--sample needs the model's tokenizer, and there is no tokenizer.json beside " +
+                                 base_.string() + " (a vocabulary of 260 would be bytes; this one has " +
+                                 std::to_string(config_.V) + ")");
+    tokenizer_ = open_base_tokenizer(base_.string(), config_);
+    prompt_ = prompt_tokens(*tokenizer_, o_.sample, config_.V);
+    const int positions = most_positions(config_);
+    if (prompt_.size() >= static_cast<size_t>(positions))
+        throw std::runtime_error("--sample: the prompt has " + count_text(prompt_.size()) + " tokens and the model " +
+                                 count_text(static_cast<uint64_t>(positions)) +
+                                 " positions; wanted a shorter prompt, with room for a text behind it");
+    settings.cache_positions = std::min(positions, static_cast<int>(prompt_.size()) + o_.sample_tokens);
+}
+
 void Run::announce_plan() {
-    const ModelSettings settings = settings_from(o_, config_);
+    ModelSettings settings = settings_from(o_, config_);
+    prepare_sample(settings);
     trace_steps_ = parse_trace_steps(o_.trace_steps);
     if (!o_.trace.empty()) {
         const auto folder_of = [](const fs::path& file) {
@@ -113,7 +135,6 @@ void Run::announce_plan() {
         if (!fs::is_directory(folder) && folder != folder_of(fs::path(o_.output_dir) / "trace"))
             throw std::runtime_error("--trace " + o_.trace + ": the directory it shall lie in does not exist");
     }
-    if (!o_.sample.empty()) check_can_sample(config_);
     for (const auto& notice : config_.notices) out_ << "note: " << notice << "\n";
     out_ << describe(config_) << "\n";
     device_ = std::make_unique<Device>(DeviceOptions{
@@ -279,11 +300,40 @@ void Run::consider_best(int64_t step) {
 
 void Run::sample(const char* when) {
     if (o_.sample.empty()) return;
-    const std::string text = sample_text(
-        *model_, o_.sample, {.tokens = o_.sample_tokens, .temperature = o_.sample_temperature, .seed = o_.seed},
-        [&] { return interrupt_.load(); });
-    out_ << "sample " << when << ": " << o_.sample << "|" << printable_text(text) << "\n" << std::flush;
-    log_.write(json::parse(json({{"event", "sample"}, {"when", when}, {"prompt", o_.sample}, {"text", text}})
+    const Clock::time_point start = Clock::now();
+    const SampleSettings settings{.tokens = o_.sample_tokens,
+                                  .temperature = o_.sample_temperature,
+                                  .top_k = o_.top_k,
+                                  .top_p = o_.top_p,
+                                  .seed = o_.seed,
+                                  .stop_tokens = stop_tokens(*tokenizer_)};
+    out_ << "sample " << when << ": " << printable_text(o_.sample) << "|" << std::flush;
+    std::string text;
+    TextStream stream(*tokenizer_);
+    const auto show = [&](const std::string& piece) {
+        text += piece;
+        out_ << printable_text(piece) << std::flush;
+    };
+    int tokens = 0;
+    const SampleEnd end = sample_tokens(
+        *model_, prompt_, settings, [&] { return interrupt_.load(); },
+        [&](int32_t token) {
+            ++tokens;
+            show(stream.add(token));
+        });
+    show(stream.rest());
+    out_ << "\n";
+    if (end == SampleEnd::cache_full)
+        out_ << "note: this sample ends after " << count_text(static_cast<uint64_t>(tokens))
+             << " tokens: with its prompt it fills the model's " << layout_->settings.cache_positions << " positions\n";
+    out_ << std::flush;
+    log_.write(json::parse(json({{"event", "sample"},
+                                 {"when", when},
+                                 {"prompt", o_.sample},
+                                 {"text", text},
+                                 {"ended", name_of(end)},
+                                 {"new_tokens", tokens},
+                                 {"sample_runtime", seconds_since(start)}})
                                .dump(-1, ' ', false, json::error_handler_t::replace)));
     leave_out_of_step();
 }
