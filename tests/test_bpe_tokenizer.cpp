@@ -137,6 +137,7 @@ TEST_SUITE("cpu") {
                 }
             }
             CHECK(cuts > 500);
+            if (kind != "gpt2" && kind != "qwen2") continue;  // threads take no notice of the pre-tokenizer
 
             std::string text;
             for (uint32_t seed = 1000; text.size() < 600000; ++seed)
