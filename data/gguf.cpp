@@ -29,9 +29,10 @@ enum class Kind : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, lis
 constexpr uint32_t kKinds = 13;
 
 constexpr GgmlTypeInfo kTypes[] = {
-    {GgmlType::f32, "F32", 1, 4},       {GgmlType::f16, "F16", 1, 2},       {GgmlType::q4_0, "Q4_0", 32, 18},
-    {GgmlType::q4_1, "Q4_1", 32, 20},   {GgmlType::q8_0, "Q8_0", 32, 34},   {GgmlType::q4_k, "Q4_K", 256, 144},
-    {GgmlType::q5_k, "Q5_K", 256, 176}, {GgmlType::q6_k, "Q6_K", 256, 210}, {GgmlType::bf16, "BF16", 1, 2},
+    {GgmlType::f32, "F32", 1, 4},       {GgmlType::f16, "F16", 1, 2},       {GgmlType::bf16, "BF16", 1, 2},
+    {GgmlType::q8_0, "Q8_0", 32, 34},   {GgmlType::q4_0, "Q4_0", 32, 18},   {GgmlType::q4_1, "Q4_1", 32, 20},
+    {GgmlType::q5_0, "Q5_0", 32, 22},   {GgmlType::q5_1, "Q5_1", 32, 24},   {GgmlType::q4_k, "Q4_K", 256, 144},
+    {GgmlType::q5_k, "Q5_K", 256, 176}, {GgmlType::q6_k, "Q6_K", 256, 210},
 };
 
 // ggml's other types, which are refused by name.

@@ -1,6 +1,6 @@
 // Runs one parity case: what transformers + PEFT computed against what this trainer computes, quantity by quantity.
 //
-// A case is a directory with base/, adapter/ (absent when everything is trained), expected.json and
+// A case is a directory with base/ or base.gguf, adapter/ (absent when everything is trained), expected.json and
 // expected.safetensors (form: dev/reference/README.md). Prints `PASS|FAIL name error tolerance` a line, the bits of the
 // results, and `N passed, N failed`; exit code 1 on any failure. Only flags that do not change the arithmetic are
 // taken.
@@ -21,7 +21,7 @@
 #include "kernels/cross_entropy.h"
 #include "offload/stream_schedule.h"
 #include "train/adapter_files.h"
-#include "train/options.h"
+#include "train/run_setup.h"
 #include "train/safetensors.h"
 #include "train/step_loop.h"
 
@@ -217,7 +217,8 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
     const double kAfterTolerance = 1e-3;
     const Expected e = read_expected(directory / "expected.json");
     const SafetensorsFile expected(directory / "expected.safetensors");
-    const ModelConfig config = read_model_config(directory / "base" / "config.json");
+    const fs::path gguf = directory / "base.gguf", base = fs::exists(gguf) ? gguf : directory / "base";
+    const ModelConfig config = read_base_config(base);
 
     ModelSettings settings;
     settings.B = e.B, settings.T = e.T, settings.freeze_layers = e.freeze_layers;
@@ -229,7 +230,7 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
     const ModelLayout layout =
         make_layout(config, settings, flags, device.memory().reserved_bytes(), device.memory().budget_bytes());
     check_budget(layout, device.memory().reserved_bytes(), device.memory().budget_bytes());
-    BaseWeights weights = BaseWeights::from_files(directory / "base", config);
+    BaseWeights weights = BaseWeights::from_files(base, config);
     Model model(device, layout, weights, {});
     if (!e.full)
         model.trained().write_weights(read_trained(directory / "adapter" / "adapter_model.safetensors", layout.trained),
@@ -290,7 +291,8 @@ int main(int argc, char** argv) {
     std::string directory;
     OffloadFlags flags;
     int threads = 0;
-    app.add_option("case", directory, "directory with base/, adapter/, expected.json, expected.safetensors")
+    app.add_option("case", directory,
+                   "directory with base/ or base.gguf, adapter/, expected.json, expected.safetensors")
         ->required();
     app.add_option("--threads", threads, "CPU threads; 0: all cores");
     add_offload_flags(app, flags);

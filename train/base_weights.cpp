@@ -74,6 +74,10 @@ uint32_t name_hash(const std::string& name) {
 
 BaseWeights BaseWeights::from_files(const std::filesystem::path& directory_or_file, const ModelConfig& config) {
     BaseWeights weights;
+    if (data::is_gguf_file(directory_or_file)) {
+        weights.gguf_ = std::make_shared<GgufWeights>(directory_or_file, config);
+        return weights;
+    }
     weights.files_ = std::make_shared<ModelFiles>(directory_or_file);
     std::set<std::string> used;
     for (const auto& spec : all_tensors(config))
@@ -94,19 +98,26 @@ BaseWeights BaseWeights::random(uint64_t seed, const ModelConfig& config) {
 }
 
 template <class T>
+ReadReport BaseWeights::read_rows(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows,
+                                  T* dst) const {
+    if (gguf_) return gguf_->read_rows(spec, part, first_row, rows, dst);
+    return files_->read_as(files_->resolve(key_spellings(part.key)), dst,
+                           {.transposed = spec.transposed, .first_row = first_row, .rows = rows});
+}
+
+template <class T>
 void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool) {
     const bool ends_branch = spec.role == Role::o_weight || spec.role == Role::down_weight;
     const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
     const float deviation = 0.02f / (ends_branch ? std::sqrt(2.0f * static_cast<float>(L_)) : 1.0f);
     std::atomic<size_t> inexact{0};
     for (const auto& part : spec.parts) {
-        const std::string name = files_ ? files_->resolve(key_spellings(part.key)) : "";
         const uint32_t tensor = name_hash(part.key);
-        // Pieces are whole rows when they come from files, whole groups of four when they are drawn. A transposed part
-        // is one piece: its rows are columns on disk, and each piece would read all of it.
-        const auto read_rows = [&](size_t begin, size_t end) {
-            const ReadRange range{.transposed = spec.transposed, .first_row = begin, .rows = end - begin};
-            inexact += files_->read_as(name, dst + begin * spec.cols, range).inexact_elems;
+        // Pieces are whole rows when they come from files, whole groups of four when they are drawn. Where rows are
+        // columns on disk the part is one piece: each would read all of it.
+        const bool one_piece = spec.transposed && !gguf_;
+        const auto read_piece = [&](size_t begin, size_t end) {
+            inexact += read_rows(spec, part, begin, end - begin, dst + begin * spec.cols).inexact_elems;
         };
         const size_t elems = part.rows * spec.cols;
         const auto draw_groups = [&](size_t begin, size_t end) {
@@ -116,9 +127,9 @@ void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool) {
                     dst[i] = stored<T>(deviation * normal[i % 4]);
             }
         };
-        if (files_)
-            pool.parallel_ranges(part.rows, spec.transposed ? part.rows : std::max<size_t>(1, kPieceElems / spec.cols),
-                                 read_rows);
+        if (files_ || gguf_)
+            pool.parallel_ranges(part.rows, one_piece ? part.rows : std::max<size_t>(1, kPieceElems / spec.cols),
+                                 read_piece);
         else if (spec.matrix)
             pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
         else

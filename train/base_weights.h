@@ -1,4 +1,5 @@
-// Where a base model's weights come from: Hugging Face files, or random numbers for a model trained from scratch.
+// Where a base model's weights come from: Hugging Face files, a GGUF file, or random numbers for a model trained from
+// scratch.
 //
 // Files are checked against the table of tensors at construction (missing, unexpected, wrong shape or type), before
 // anything is allocated; tensors are then read one at a time, straight into slabs.
@@ -13,6 +14,7 @@
 #include "kernels/real.h"
 #include "kernels/thread_pool.h"
 #include "train/checkpoint_files.h"
+#include "train/gguf_weights.h"
 #include "train/model_config.h"
 #include "train/tensor_table.h"
 
@@ -20,7 +22,7 @@ namespace slab::train {
 
 class BaseWeights {
   public:
-    // Throws std::runtime_error naming file and tensor.
+    // A directory, a .safetensors file or a GGUF file. Throws std::runtime_error naming file and tensor.
     static BaseWeights from_files(const std::filesystem::path& directory_or_file, const ModelConfig& config);
     // GPT-2's initialisation: matrices normal(0, 0.02), those that end a residual branch divided by sqrt(2 L), norms 1,
     // biases 0.
@@ -35,7 +37,12 @@ class BaseWeights {
 
   private:
     BaseWeights() = default;
-    std::shared_ptr<ModelFiles> files_;  // null: random
+    // The rows of a part, in our orientation, from whichever file there is.
+    template <class T>
+    ReadReport read_rows(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows, T* dst) const;
+
+    std::shared_ptr<ModelFiles> files_;  // both null: random
+    std::shared_ptr<GgufWeights> gguf_;
     uint64_t seed_ = 0;
     int L_ = 0;
     size_t inexact_elems_ = 0;

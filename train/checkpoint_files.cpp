@@ -36,7 +36,7 @@ std::string hint_for(const fs::path& directory) {
         return "; there is a PyTorch pickle: convert it with "
                "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OUT) in Python's transformers";
     }
-    if (gguf) return "; there is a GGUF file: use the Hugging Face model that it was made from";
+    if (gguf) return "; there is a GGUF file: give that file instead of the directory";
     return "; was the download finished?";
 }
 

@@ -84,7 +84,7 @@ void export_all(const ExportOptions& o, std::ostream& out) {
         throw std::runtime_error("--dtype is of merged weights and needs --merge; a GGUF adapter is float32");
 
     const fs::path base = find_base_model(o.base_model);
-    const ModelConfig config = read_model_config(config_path(base));
+    const ModelConfig config = read_base_config(base);
     out << describe(config) << "\n";
     const Adapter adapter(o.adapter, config);
     out << "adapter of rank " << adapter.lora.r << ", scale " << format_text("%g", adapter.lora.scale()) << ", on "

@@ -10,15 +10,12 @@
 #include "data/input_file.h"
 #include "data/json_file.h"
 #include "train/json_section.h"
+#include "train/model_limits.h"
 
 namespace slab::train {
 namespace {
 
 using nlohmann::json;
-
-// Limits far above any dense model; below them no product of three sizes overflows.
-constexpr int kMaxLayers = 10000, kMaxHidden = 1 << 20, kMaxHeads = 1 << 16, kMaxHeadSize = 1 << 14;
-constexpr int kMaxIntermediate = 1 << 22, kMaxVocabulary = 1 << 24, kMaxPositions = 1 << 30;
 
 // Keys that change nothing in training, whatever they hold: bookkeeping, generation defaults, heads of other tasks,
 // orders of evaluation that are equal on paper (pretraining_tp, reorder_and_upcast_attn).

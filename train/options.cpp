@@ -76,7 +76,7 @@ std::string check_seed(const std::string& text) {
 }
 
 void add_model_flags(CLI::App& app, TrainOptions& o) {
-    app.add_option("--base-model", o.base_model, "Hugging Face directory (config.json, *.safetensors)")
+    app.add_option("--base-model", o.base_model, "Hugging Face directory (config.json, *.safetensors) or a GGUF file")
         ->group("Model and data");
     app.add_flag("--from-scratch", o.from_scratch, "draw random weights: --base-model then only needs a config.json")
         ->group("Model and data");
@@ -174,7 +174,8 @@ void check_options(const TrainOptions& o) {
         text << flag << ' ' << value << " makes no sense; wanted " << wanted;
         throw std::runtime_error(text.str());
     };
-    if (o.base_model.empty()) throw std::runtime_error("--base-model is missing: give a Hugging Face directory");
+    if (o.base_model.empty())
+        throw std::runtime_error("--base-model is missing: give a Hugging Face directory or a GGUF file");
     if (o.train_data.empty() && !o.plan)
         throw std::runtime_error("--train-data is missing: give a token file (build/tokenize makes one from text)");
     if (o.output_dir.empty() && !o.plan)

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "data/gguf.h"
+#include "train/gguf_config.h"
 #include "train/text.h"
 
 namespace slab::train {
@@ -20,6 +22,11 @@ fs::path config_path(const fs::path& given) {
     if (given.filename() == "config.json") return given;
     if (!fs::exists(given)) throw std::runtime_error("--base-model " + given.string() + ": no such file or directory");
     return given.parent_path() / "config.json";
+}
+
+ModelConfig read_base_config(const fs::path& base_model) {
+    if (data::is_gguf_file(base_model)) return read_gguf_config(data::GgufFile(base_model));
+    return read_model_config(config_path(base_model));
 }
 
 ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {

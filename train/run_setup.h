@@ -18,6 +18,9 @@ namespace slab::train {
 // Where config.json is: --base-model may also name a file of weights in its directory.
 std::filesystem::path config_path(const std::filesystem::path& base_model);
 
+// The config of --base-model: from a GGUF file's metadata, else from config.json.
+ModelConfig read_base_config(const std::filesystem::path& base_model);
+
 ModelSettings settings_from(const TrainOptions& options, const ModelConfig& config);
 
 // Training and validation rows: two files, or the last rows of one. val is null without either.

@@ -12,6 +12,7 @@
 
 #include "data/atomic_file.h"
 #include "data/json_file.h"
+#include "train/stored_number.h"
 
 namespace slab::train {
 namespace {
@@ -59,7 +60,7 @@ std::string read_header(const data::InputFile& file) {
         std::string hint = "; was the download cut short?";
         if (start == "version ") hint = "; this looks like a Git LFS pointer: `git lfs pull` fetches the file itself";
         if (start.starts_with("PK")) hint = "; this looks like a PyTorch .bin file: save it as safetensors";
-        if (start.starts_with("GGUF")) hint = "; this is a GGUF file: use the safetensors it was made from";
+        if (start.starts_with("GGUF")) hint = "; this is a GGUF file, wanted a safetensors one";
         throw std::runtime_error(where + ": the length at offset 0 says a header of " + std::to_string(header_bytes) +
                                  " bytes, but the file has " + std::to_string(size_bytes) + " bytes in all" + hint);
     }
@@ -164,15 +165,6 @@ void check_coverage(const std::string& where, std::vector<SafetensorsEntry>& ent
     }
 }
 
-// F16 to float without branches: shifted into float's place the exponent is 112 too small, a product puts it right for
-// normal and subnormal values alike; exponent 31 (infinity, NaN) becomes float's own.
-float widen_f16(uint16_t half) {
-    const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
-    uint32_t bits = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-    bits |= (half & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
-    return std::bit_cast<float>(bits | static_cast<uint32_t>(half & 0x8000u) << 16);
-}
-
 // Float to F16, to nearest even. Beyond the range it becomes an infinity; NaN stays NaN.
 uint16_t narrow_f16(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -186,10 +178,6 @@ uint16_t narrow_f16(float value) {
     const uint32_t even = magnitude >> 13 & 1u;  // a carry goes on into the exponent, as it shall
     const uint32_t half = (magnitude - 0x38000000u + 0xfffu + even) >> 13;
     return sign | static_cast<uint16_t>(std::min(half, 0x7c00u));
-}
-
-bool is_finite(float value) {
-    return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
 }
 
 // The largest exponent tells, without a branch in the loop: a model's weights pass through here at memory speed.
@@ -214,18 +202,6 @@ void convert_all(const std::byte* src, float* dst, size_t count, Convert convert
         dst[i] = convert(value);
     }
 }
-
-struct Store {
-    size_t inexact_elems = 0;
-    bool beyond_range = false;
-
-    void put(float value, float* to) { *to = value; }
-    void put(float value, bf16* to) {
-        *to = to_bf16(value);
-        inexact_elems += (std::bit_cast<uint32_t>(value) & 0xffffu) != 0;
-        beyond_range |= !is_finite(to_float(*to));
-    }
-};
 
 }  // namespace
 
@@ -340,7 +316,7 @@ ReadReport SafetensorsFile::read_as(std::string_view name, T* dst, ReadRange ran
         return {count, 0};
     }
 
-    Store store;
+    NumberStore store;
     std::vector<float> wide(std::min(kChunkElems, entry.elems));
     const auto check_range = [&](size_t first_elem) {
         if (!store.beyond_range) return;

@@ -44,7 +44,7 @@ class Run {
           interrupt_(interrupt),
           out_(out),
           base_(find_base_model(options.base_model)),
-          config_(read_model_config(config_path(base_))) {}
+          config_(read_base_config(base_)) {}
 
     int run();
 
@@ -149,6 +149,8 @@ void Run::announce_plan() {
     out_ << "trains " << count_text(layout_->trained.parameter_count()) << " parameters in "
          << layout_->trained.tensors().size() << " tensors on " << device_->name() << " (" << kPrecision << ")\n";
     out_ << describe_plan(*layout_, account.reserved_bytes(), account.budget_bytes());
+    if (!o_.from_scratch && data::is_gguf_file(base_))
+        out_ << "base model\n  " << describe_gguf(data::GgufFile(base_), config_, sizeof(real)) << "\n";
 }
 
 void Run::load() {
@@ -468,9 +470,11 @@ void Run::say_evaluations(json& summary) {
 
 void Run::finish() {
     save_result(output_dir_, *model_, {*layout_, *weights_, o_.base_model});
-    // Tools look for the tokenizer beside an adapter as well as beside a model.
-    for (const fs::path& file : data::tokenizer_files(config_path(base_).parent_path()))
-        data::copy_file_atomically(file, output_dir_ / file.filename());
+    // Tools look for the tokenizer beside an adapter as well as beside a model. A GGUF file has its own inside, and
+    // what lies beside it may belong to another.
+    if (!data::is_gguf_file(base_))
+        for (const fs::path& file : data::tokenizer_files(config_path(base_).parent_path()))
+            data::copy_file_atomically(file, output_dir_ / file.filename());
     const double seconds = seconds_since(started_);
     json summary = {{"event", "end"},
                     {"step", state_.step},
