@@ -140,6 +140,17 @@ TokenFile::TokenFile(const fs::path& path) : path_(path), token_map_(std::make_s
     }
 }
 
+TokenFile::TokenFile(fs::path name, TokenMemory memory)
+    : path_(std::move(name)), memory_(std::make_shared<const TokenMemory>(std::move(memory))) {
+    tokens_ = memory_->tokens_.data();
+    mask_ = memory_->mask_.data();
+    size_ = memory_->mask_.size();
+    token_bytes_ = memory_->token_bytes_;
+    row_tokens_ = memory_->row_tokens_;
+    scan_tokens();
+    scan_mask(path_, "this is a fault of the program");
+}
+
 void TokenFile::scan_tokens() {
     for (size_t i = 0; i < size_; ++i) {
         if (const uint32_t id = token(i); id > max_token_) {
@@ -159,6 +170,14 @@ void TokenFile::open_mask(const fs::path& mask_path) {
         fail(mask_path, 8, "a count of " + std::to_string(count),
              "the " + std::to_string(size_) + " tokens of " + path_.string(), hint);
     mask_ = reinterpret_cast<const uint8_t*>(mask_map_->bytes + token_header_bytes);
+    const int32_t row_tokens = header_word(mask_map_->bytes, 3);
+    if (row_tokens < 0)
+        fail(mask_path, 12, "a row length of " + std::to_string(row_tokens), "0 (a stream) or more", hint);
+    row_tokens_ = static_cast<size_t>(row_tokens);
+    scan_mask(mask_path, hint);
+}
+
+void TokenFile::scan_mask(const fs::path& mask_path, const std::string& hint) {
     for (size_t i = 0; i < size_; ++i) {
         if (mask_[i] & ~(mask_target | mask_document_start))
             fail(mask_path, token_header_bytes + i, "mask byte " + std::to_string(mask_[i]),
@@ -166,6 +185,25 @@ void TokenFile::open_mask(const fs::path& mask_path) {
         target_count_ += (mask_[i] & mask_target) != 0;
         document_count_ += (mask_[i] & mask_document_start) != 0;
     }
+    if (row_tokens_ == 0) return;
+    const std::string row_length = "a row length of " + std::to_string(row_tokens_);
+    if (size_ <= row_tokens_ || (size_ - 1) % row_tokens_ != 0)
+        fail(mask_path, 12, row_length, "one that divides the " + std::to_string(size_) + " tokens less one", hint);
+    for (size_t i = 0; i < size_; i += row_tokens_)
+        if (!(mask_[i] & mask_document_start))
+            fail(mask_path, token_header_bytes + i, "mask byte " + std::to_string(mask_[i]),
+                 "2 or 3: the header has " + row_length + ", and a row starts a document", hint);
+}
+
+uint64_t TokenFile::content_hash() const {
+    uint64_t hash = row_tokens_ + 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < size_; ++i) {
+        const uint64_t bits = (is_target(i) ? mask_target : 0) | (starts_document(i) ? mask_document_start : 0);
+        // For a given word one to one in hash, and for a given hash one to one in the word: a single change always
+        // shows.
+        hash = std::rotl((hash ^ (token(i) | bits << 32)) * 0xff51afd7ed558ccdu, 31);
+    }
+    return hash ^ size_;
 }
 
 uint32_t TokenFile::token(size_t i) const {
@@ -187,11 +225,12 @@ bool TokenFile::starts_document(size_t i) const {
 namespace {
 
 // Goes in first, with a count of 0, and again at the end with the true one.
-void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count) {
+void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count, size_t row_tokens = 0) {
     std::array<int32_t, token_header_int32s> header{};
     header[0] = magic;
     header[1] = version;
     header[2] = static_cast<int32_t>(count);
+    header[3] = static_cast<int32_t>(row_tokens);
     if (file.size_bytes() == 0) {
         file.write(header.data(), token_header_bytes);
     } else {
@@ -199,27 +238,45 @@ void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count
     }
 }
 
+void check_token(const fs::path& path, size_t size, size_t token_bytes, uint32_t token, uint8_t mask_bits) {
+    if (token_bytes == sizeof(uint16_t) && token > UINT16_MAX)
+        throw std::logic_error("token " + std::to_string(token) + " is larger than was announced");
+    if (mask_bits & ~(mask_target | mask_document_start)) throw std::logic_error("a mask byte has two bits");
+    if (size == max_tokens_per_file)
+        throw std::runtime_error(path.string() + ": more than " + std::to_string(max_tokens_per_file) +
+                                 " tokens, wanted at most that many in a file. Hint: split the text over several, or " +
+                                 "pack short records with --sample-packing.");
+}
+
+void append_token(std::vector<std::byte>& to, uint32_t token, size_t token_bytes) {
+    const size_t at = to.size();
+    to.resize(at + token_bytes);
+    std::memcpy(to.data() + at, &token, token_bytes);  // little-endian: the low bytes come first
+}
+
 }  // namespace
 
-TokenFileWriter::TokenFileWriter(const fs::path& token_path, uint32_t largest_token, bool with_mask)
+void TokenMemory::append(uint32_t token, uint8_t mask_bits) {
+    static const fs::path name = "the prepared data";
+    check_token(name, size(), token_bytes_, token, mask_bits);
+    append_token(tokens_, token, token_bytes_);
+    mask_.push_back(mask_bits);
+}
+
+TokenFileWriter::TokenFileWriter(const fs::path& token_path, uint32_t largest_token, bool with_mask, size_t row_tokens)
     : token_path_(token_path),
       token_file_(token_path),
       mask_file_(with_mask ? std::make_unique<AtomicFile>(mask_path_for(token_path)) : nullptr),
-      token_bytes_(largest_token <= UINT16_MAX ? sizeof(uint16_t) : sizeof(uint32_t)) {
+      token_bytes_(largest_token <= UINT16_MAX ? sizeof(uint16_t) : sizeof(uint32_t)),
+      row_tokens_(row_tokens) {
+    if (row_tokens != 0 && !with_mask) throw std::logic_error("the row length stands in the mask");
     write_header(token_file_, 0, 0, 0);
     if (mask_file_) write_header(*mask_file_, 0, 0, 0);
 }
 
 void TokenFileWriter::append(uint32_t token, uint8_t mask_bits) {
-    if (token_bytes_ == sizeof(uint16_t) && token > UINT16_MAX)
-        throw std::logic_error("token " + std::to_string(token) + " is larger than was announced");
-    if (mask_bits & ~(mask_target | mask_document_start)) throw std::logic_error("a mask byte has two bits");
-    if (size_ == max_tokens_per_file)
-        throw std::runtime_error(token_path_.string() + ": more than " + std::to_string(max_tokens_per_file) +
-                                 " tokens, wanted at most that many in a file. Hint: split the text over several.");
-    const size_t at = token_buffer_.size();
-    token_buffer_.resize(at + token_bytes_);
-    std::memcpy(token_buffer_.data() + at, &token, token_bytes_);  // little-endian: the low bytes come first
+    check_token(token_path_, size_, token_bytes_, token, mask_bits);
+    append_token(token_buffer_, token, token_bytes_);
     if (mask_file_) mask_buffer_.push_back(mask_bits);
     ++size_;
     if (token_buffer_.size() >= buffer_bytes) flush();
@@ -239,7 +296,7 @@ void TokenFileWriter::prepare() {
                  narrow ? token_version_uint16 : token_version_uint32, size_);
     token_file_.prepare();
     if (mask_file_) {
-        write_header(*mask_file_, mask_magic, mask_version, size_);
+        write_header(*mask_file_, mask_magic, mask_version, size_, row_tokens_);
         mask_file_->prepare();
     }
     prepared_ = true;

@@ -6,6 +6,8 @@
 // F.mask: optional, our own. The same header form with magic 0x6d626c73 (the bytes "slbm") and version 1, the same
 //         count, then one byte a token: bit 0 = this token is a target, bit 1 = a document starts here, others 0.
 //         Without it every token is a target and the whole file is one document.
+//         header[3] is the row length T: 0 = a stream, which rows of any length may be cut from. Else the file is made
+//         of rows of T tokens and one token more, the last row's last target; every multiple of T starts a document.
 //
 // Files are taken as hostile: every length is checked against the file's size before use, and every token and mask
 // byte is looked at once on opening, so that what an opened file answers later needs no further checks.
@@ -16,6 +18,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "data/atomic_file.h"
@@ -33,6 +36,31 @@ constexpr size_t max_tokens_per_file = INT32_MAX;  // the count is an int32
 // dir/F.bin -> dir/F.mask; any other name gets `.mask` appended.
 std::filesystem::path mask_path_for(const std::filesystem::path& token_path);
 
+// Where tokens go: to a file or to memory.
+class TokenSink {
+  public:
+    virtual ~TokenSink() = default;
+    virtual void append(uint32_t token, uint8_t mask_bits) = 0;
+    virtual size_t size() const = 0;  // tokens so far
+};
+
+// A token file and its mask that are in memory only: what train_gpt makes of text and records at its start.
+class TokenMemory final : public TokenSink {
+  public:
+    // As TokenFileWriter's.
+    explicit TokenMemory(uint32_t largest_token, size_t row_tokens = 0)
+        : token_bytes_(largest_token <= UINT16_MAX ? sizeof(uint16_t) : sizeof(uint32_t)), row_tokens_(row_tokens) {}
+
+    void append(uint32_t token, uint8_t mask_bits) override;
+    size_t size() const override { return mask_.size(); }
+
+  private:
+    friend class TokenFile;
+    size_t token_bytes_, row_tokens_;
+    std::vector<std::byte> tokens_;  // [size()] uint16 or uint32
+    std::vector<uint8_t> mask_;      // [size()]
+};
+
 // A read-only view of a token file and its mask, mapped into memory: gigabytes cost no copy, and several readers share
 // the pages. Immutable after construction, so threads may share it; a copy shares the map.
 //
@@ -44,6 +72,8 @@ class TokenFile {
   public:
     // std::runtime_error naming file, offset, what was found and what is wanted.
     explicit TokenFile(const std::filesystem::path& path);
+    // Of memory, under a name for errors, after the same checks. The name need not exist.
+    TokenFile(std::filesystem::path name, TokenMemory memory);
 
     size_t size() const { return size_; }
     uint32_t token(size_t i) const;        // i < size(), as in all of these
@@ -56,30 +86,37 @@ class TokenFile {
     size_t max_token_index() const { return max_token_index_; }  // where it first occurs, for errors about vocabularies
     size_t target_count() const { return target_count_; }
     size_t document_count() const { return document_count_; }
+    size_t row_tokens() const { return row_tokens_; }  // T of a file made of rows; 0: a stream
+    // A number that another sequence of tokens, targets or documents almost surely does not have. Reads everything.
+    uint64_t content_hash() const;
 
   private:
     struct Map;
     void scan_tokens();
     void open_mask(const std::filesystem::path& mask_path);
+    void scan_mask(const std::filesystem::path& mask_path, const std::string& hint);
 
     std::filesystem::path path_;
     std::shared_ptr<const Map> token_map_, mask_map_;
-    const std::byte* tokens_ = nullptr;  // [size_] uint16 or uint32
-    const uint8_t* mask_ = nullptr;      // [size_], or null without a mask
+    std::shared_ptr<const TokenMemory> memory_;  // instead of the maps
+    const std::byte* tokens_ = nullptr;          // [size_] uint16 or uint32
+    const uint8_t* mask_ = nullptr;              // [size_], or null without a mask
     size_t size_ = 0, token_bytes_ = 0;
     uint32_t max_token_ = 0;
-    size_t max_token_index_ = 0, target_count_ = 0, document_count_ = 0;
+    size_t max_token_index_ = 0, target_count_ = 0, document_count_ = 0, row_tokens_ = 0;
 };
 
 // Writes F.bin and, if wanted, F.mask, in one pass over tokens of any number. Nothing is visible before commit().
-class TokenFileWriter {
+class TokenFileWriter final : public TokenSink {
   public:
     // `largest_token` is the largest id that will come: below 65536 the file is uint16, else uint32.
     // Without a mask, commit() removes a mask of an earlier file of the same name: it would belong to other tokens.
-    TokenFileWriter(const std::filesystem::path& token_path, uint32_t largest_token, bool with_mask);
+    // row_tokens goes into the mask's header, whose promise is the caller's to keep; without a mask it is 0.
+    TokenFileWriter(const std::filesystem::path& token_path, uint32_t largest_token, bool with_mask,
+                    size_t row_tokens = 0);
 
-    void append(uint32_t token, uint8_t mask_bits = mask_target);
-    size_t size() const { return size_; }
+    void append(uint32_t token, uint8_t mask_bits = mask_target) override;
+    size_t size() const override { return size_; }
     size_t token_bytes() const { return token_bytes_; }
     // Brings both files to the disk, so that commit() is only renaming. commit() does it when it was not called.
     void prepare();
@@ -92,7 +129,7 @@ class TokenFileWriter {
     std::filesystem::path token_path_;
     AtomicFile token_file_;
     std::unique_ptr<AtomicFile> mask_file_;
-    size_t token_bytes_;
+    size_t token_bytes_, row_tokens_;
     size_t size_ = 0;
     bool prepared_ = false;
     std::vector<std::byte> token_buffer_;  // whole tokens not yet written

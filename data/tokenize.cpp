@@ -1,7 +1,6 @@
-// Text to token files, by any tokenizer. Each file is a document. Its last part goes to validation, so that every kind
-// of text given occurs in both files. A document's first token is no target, since nothing of the document stands
-// before it; nor is the separator after a training part whose document goes on in validation, since the text does not
-// end there.
+// Text and records to token files, by any tokenizer; what becomes a token and what a target is prepare.h's. Each text's
+// last part goes to validation, so that every kind of text given occurs in both files; the separator after a training
+// part whose document goes on in validation is no target, since the text does not end there.
 //
 // Either all files of a run appear or, on an error, none: both pairs are on the disk before the first is renamed.
 #include "data/tokenize.h"
@@ -17,9 +16,9 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <optional>
-#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,6 +28,9 @@
 
 #include "data/atomic_file.h"
 #include "data/command_line.h"
+#include "data/display.h"
+#include "data/prepare.h"
+#include "data/preview.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
 
@@ -37,27 +39,38 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* about =
-    "Makes token files for train_gpt from text files.\n"
+    "Makes token files for train_gpt from text files or from records (*.jsonl).\n"
     "\n"
-    "Every FILE is one document. --tokenizer is the model's: its Hugging Face directory or tokenizer.json. Without "
-    "it,\n"
-    "ids 0 to 255 are the bytes, 256 stands after each document, and the vocabulary is 260. With it, the model's\n"
-    "end-of-text token stands there, and the token that the model wants first, if it wants one, before each document.\n"
-    "Special tokens spelled out in a text stay text. Written are, whole or not at all,\n"
+    "--tokenizer is the model's: its Hugging Face directory, tokenizer.json or .gguf file. Without it, ids 0 to 255 "
+    "are\n"
+    "the bytes, 256 ends a text, and the vocabulary is 260. Written are, whole or not at all,\n"
     "  D/NAME.bin   tokens in llm.c's format\n"
     "  D/NAME.mask  one byte a token: bit 0 = is a target, bit 1 = a document starts here\n"
     "  D/val.bin, D/val.mask   the same for validation (D/NAME-val.* when NAME is not 'train')\n"
     "\n"
-    "The split: the last --val-fraction of each document, by bytes, goes to validation, as a document of its own;\n"
-    "the cut never lies within a UTF-8 character. So validation has some of every text given, none of it seen in\n"
-    "training. A document too short for a validation byte goes to training whole. The first token of a document\n"
-    "is no target, nor is the 256 after a training part whose document goes on in validation.\n"
+    "Text: every FILE is one document of a stream, with the model's end-of-text token behind it. Special tokens "
+    "spelled\n"
+    "out in it stay text. The last --val-fraction of each document, by bytes, goes to validation, as a document of "
+    "its\n"
+    "own; the cut never lies within a UTF-8 character. So validation has some of every text given, none of it seen in\n"
+    "training. A document too short for a validation byte goes to training whole. The first token of a document is no\n"
+    "target, nor is the end of a training part whose document goes on in validation.\n"
+    "\n"
+    "Records: every line of a FILE is a JSON object with \"text\", \"prompt\" and \"completion\", \"instruction\"\n"
+    "(\"input\") and \"output\", or \"messages\". Each is a document in a row of --sequence-len tokens, filled up; "
+    "with\n"
+    "--sample-packing a row holds several. Trained on are the replies only, unless --train-on-inputs. An evenly "
+    "spread\n"
+    "--val-fraction of the records goes to validation. train_gpt then wants the same --sequence-len.\n"
     "\n"
     "In the names of flags '_' is taken for '-'.\n";
 
 struct Options {
     std::string output_dir, name = "train", tokenizer = "bytes";
     double val_fraction = 0.1;
+    size_t sequence_len = 2048, preview = 0;
+    bool sample_packing = false, train_on_inputs = false;
+    std::string chat_template;
     std::vector<std::string> files;
 };
 
@@ -112,39 +125,24 @@ struct Split {
           path(path),
           writer(path, static_cast<uint32_t>(tokenizer.vocabulary_size() - 1), true) {}
 
-    void append(uint32_t token, bool target, bool start) {
-        writer.append(token, static_cast<uint8_t>((target ? mask_target : 0) | (start ? mask_document_start : 0)));
-        targets += target;
-    }
     void add_document(std::string_view text, bool ends_here, size_t threads) {
-        bool first = true;
-        const auto add = [&](uint32_t token) {
-            append(token, !first, first);
-            first = false;
-        };
-        if (tokenizer.adds_bos()) add(*tokenizer.bos());
         const auto began = std::chrono::steady_clock::now();
-        const std::vector<uint32_t> tokens = tokenizer.encode_parallel(text, SpecialTokens::as_text, threads);
+        targets += append_text(text, tokenizer, ends_here, writer, threads);
         seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-        for (const uint32_t token : tokens) add(token);
-        append(*tokenizer.eos(), ends_here && !first, first);
         ++documents;
         text_bytes += text.size();
     }
 };
 
-std::string with_commas(size_t number) {
-    std::string digits = std::to_string(number);
-    for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
-    return digits;
+std::string format_of(const TokenFileWriter& writer, const fs::path& path) {
+    return std::string(writer.token_bytes() == 2 ? "uint16" : "uint32") + ", mask in " +
+           mask_path_for(path).filename().string() + "\n";
 }
 
 void report(const Split& split, std::ostream& out) {
-    const auto counted = [](size_t n, const char* what) { return with_commas(n) + " " + what + (n == 1 ? "" : "s"); };
     out << split.path.string() << ": " << counted(split.writer.size(), "token") << " ("
         << counted(split.targets, "target") << ") from " << counted(split.text_bytes, "byte") << " of text in "
-        << counted(split.documents, "document") << ", " << (split.writer.token_bytes() == 2 ? "uint16" : "uint32")
-        << ", mask in " << mask_path_for(split.path).filename().string() << "\n";
+        << counted(split.documents, "document") << ", " << format_of(split.writer, split.path);
 }
 
 void report_rate(const Split& train, const Split* val, size_t threads, std::ostream& out) {
@@ -166,15 +164,23 @@ void check(const Options& options) {
                "Hint: the directory goes into --output-dir.");
     if (std::count(options.files.begin(), options.files.end(), "-") > 1)
         refuse("- (standard input) given twice, wanted once. Hint: it can be read only once.");
+    if (options.sequence_len < 2 || options.sequence_len > size_t{1} << 24)
+        refuse("--sequence-len " + std::to_string(options.sequence_len) + " given, wanted 2 to 16777216.");
+    const auto records = std::count_if(options.files.begin(), options.files.end(), is_records_file);
+    if (records != 0 && static_cast<size_t>(records) != options.files.size())
+        refuse(
+            "both text and records (*.jsonl) given, wanted one of them: text is a stream and records are rows. "
+            "Hint: tokenize them apart.");
+    if (records == 0 && (options.sample_packing || options.train_on_inputs || !options.chat_template.empty()))
+        refuse("--sample-packing, --train-on-inputs and --chat-template are about records (*.jsonl), and " +
+               options.files.front() + " is text.");
 }
 
-void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err) {
-    check(options);
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
-    if (!tokenizer->eos())
-        refuse(options.tokenizer + ": names no end-of-text token, wanted one to stand after each document. Hint: " +
-               "\"eos_token\" in tokenizer_config.json, beside tokenizer.json.");
-    const size_t threads = std::max(1u, std::thread::hardware_concurrency());
+struct Outputs {
+    fs::path train, val;
+};
+
+Outputs outputs_of(const Options& options) {
     const fs::path directory = options.output_dir;
     std::error_code error;
     fs::create_directories(directory, error);
@@ -182,11 +188,32 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
         refuse("--output-dir " + directory.string() + ": cannot be made: " + error.message() +
                ". Hint: choose a directory that you may write to.");
     remove_stale_temporaries(directory);
-
     const std::string val_name = options.name == "train" ? "val" : options.name + "-val";
-    Split train(*tokenizer, directory / (options.name + ".bin"));
+    return {directory / (options.name + ".bin"), directory / (val_name + ".bin")};
+}
+
+// Both pairs reach the disk before the first is renamed.
+void commit(TokenFileWriter& train, TokenFileWriter* val) {
+    train.prepare();
+    if (val) val->prepare();
+    train.commit();
+    if (val) val->commit();
+}
+
+void say_no_validation(const Outputs& outputs, std::ostream& out, std::ostream& err) {
+    out << "no validation file, since --val-fraction is 0\n";
+    std::error_code error;
+    if (fs::exists(outputs.val, error))
+        err << "tokenize: warning: " << outputs.val.string() << " is of an earlier run and was left as it is\n";
+}
+
+void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin_fd, std::ostream& out,
+                   std::ostream& err) {
+    const size_t threads = std::max(1u, std::thread::hardware_concurrency());
+    const Outputs outputs = outputs_of(options);
+    Split train(tokenizer, outputs.train);
     std::optional<Split> val;
-    if (options.val_fraction > 0) val.emplace(*tokenizer, directory / (val_name + ".bin"));
+    if (options.val_fraction > 0) val.emplace(tokenizer, outputs.val);
     for (const std::string& file : options.files) {
         const std::string text = read_document(file, stdin_fd);
         if (text.empty()) {
@@ -202,22 +229,66 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
         refuse("every document is too short for a validation part of --val-fraction " +
                std::to_string(options.val_fraction) + ". Nothing was written. Hint: give longer files, a larger " +
                "fraction, or --val-fraction 0 for none.");
-
-    train.writer.prepare();
-    if (val) val->writer.prepare();
-    train.writer.commit();
-    if (val) val->writer.commit();
+    commit(train.writer, val ? &val->writer : nullptr);
     report(train, out);
     if (val) {
         report(*val, out);
     } else {
-        out << "no validation file, since --val-fraction is 0\n";
-        const fs::path stale = directory / (val_name + ".bin");
-        if (fs::exists(stale, error))
-            err << "tokenize: warning: " << stale.string() << " is of an earlier run and was left as it is\n";
+        say_no_validation(outputs, out, err);
     }
     report_rate(train, val ? &*val : nullptr, threads, out);
+}
+
+void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err) {
+    PreparedRecords prepared(tokenizer, {.T = options.sequence_len,
+                                         .sample_packing = options.sample_packing,
+                                         .train_on_inputs = options.train_on_inputs,
+                                         .chat_template = options.chat_template});
+    for (const std::string& file : options.files) prepared.add_file(file);
+    if (prepared.records() == 0) refuse("nothing to train on: " + prepared.summary() + ". Nothing was written.");
+    const auto held_out = static_cast<size_t>(static_cast<double>(prepared.records()) * options.val_fraction);
+    if (options.val_fraction > 0 && held_out == 0)
+        refuse(counted(prepared.records(), "record") + " are too few for a validation part of --val-fraction " +
+               std::to_string(options.val_fraction) + ". Nothing was written. Hint: give a larger fraction, or 0.");
+    const Outputs outputs = outputs_of(options);
+    const std::vector<bool> split = prepared.spread(held_out);
+    const auto largest = static_cast<uint32_t>(tokenizer.vocabulary_size() - 1);
+    TokenFileWriter train(outputs.train, largest, true, options.sequence_len);
+    const auto in_training = prepared.write(split, false, train);
+    std::optional<TokenFileWriter> val;
+    PreparedRecords::RowCounts in_validation;
+    if (held_out > 0) {
+        val.emplace(outputs.val, largest, true, options.sequence_len);
+        in_validation = prepared.write(split, true, *val);
+    }
+    commit(train, val ? &*val : nullptr);
+    out << prepared.summary() << "\n"
+        << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "
+        << format_of(train, outputs.train);
+    if (val) {
+        out << outputs.val.string() << ": " << in_validation.text(prepared.settings()) << ", "
+            << format_of(*val, outputs.val);
+    } else {
+        say_no_validation(outputs, out, err);
+    }
+}
+
+void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err) {
+    check(options);
+    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
+    if (!tokenizer->eos())
+        refuse(options.tokenizer + ": names no end-of-text token, wanted one to stand after each document. Hint: " +
+               "\"eos_token\" in tokenizer_config.json, beside tokenizer.json.");
+    if (is_records_file(options.files.front())) {
+        tokenize_records(options, *tokenizer, out, err);
+    } else {
+        tokenize_text(options, *tokenizer, stdin_fd, out, err);
+    }
     out << "vocabulary " << tokenizer->vocabulary_size() << ": " << tokenizer->description() << "\n";
+    if (options.preview == 0) return;
+    const bool colour = &out == &std::cout && isatty(STDOUT_FILENO);
+    out << preview(TokenFile(fs::path(options.output_dir) / (options.name + ".bin")), options.preview,
+                   options.sequence_len, *tokenizer, colour);
 }
 
 }  // namespace
@@ -237,7 +308,21 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
         ->capture_default_str()
         ->type_name("X");
     app.add_option("--name", options.name, "Name of the training file")->capture_default_str()->type_name("NAME");
-    app.add_option("FILES", options.files, "Text files, one document each; - is standard input")->required();
+    app.add_option("--sequence-len", options.sequence_len, "Records: tokens a row; text: only of --preview")
+        ->capture_default_str()
+        ->type_name("T");
+    app.add_flag("--sample-packing", options.sample_packing,
+                 "Records: several in a row, none of which sees another; first fit decreasing");
+    app.add_flag("--train-on-inputs", options.train_on_inputs, "Records: train on prompts too, not only on replies");
+    app.add_option("--chat-template", options.chat_template,
+                   "Records with messages: chatml or llama3; default: what the tokenizer shows")
+        ->check(CLI::IsMember({"chatml", "llama3"}))
+        ->type_name("NAME");
+    app.add_option("--preview", options.preview, "Print the first N rows as text, what is trained on marked")
+        ->type_name("N");
+    app.add_option("FILES", options.files,
+                   "Text files, one document each (- is standard input), or files of records (*.jsonl)")
+        ->required();
     if (const auto exit_code = parse_command_line(app, argc, argv, out, err)) return *exit_code;
     try {
         tokenize(options, stdin_fd, out, err);

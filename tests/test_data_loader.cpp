@@ -44,6 +44,22 @@ bool is_permutation_of_all(std::vector<int> rows, int first = 0) {
 }  // namespace
 
 TEST_SUITE("cpu") {
+    TEST_CASE("data loader: a file made of rows wants its own length") {
+        data::TokenMemory memory(100, T);
+        for (uint32_t i = 0; i <= 2 * T; ++i) memory.append(i, i % T == 0 ? data::mask_document_start : 1);
+        const TokenFile file("rows.bin", std::move(memory));
+        DataLoader loader(file, T, 100, 1, false);
+        CHECK(loader.rows() == 2);
+        const MicroBatch batch = loader.batch(0, 2);
+        CHECK(batch.targets == std::vector<int32_t>{1, 2, 3, 4, kIgnoreTarget, 6, 7, 8, 9, kIgnoreTarget});
+        CHECK(batch.doc_start == std::vector<int32_t>(2 * T, 0));
+        for (const int other : {T - 1, T + 1, 2 * T}) {
+            const std::string error = error_of([&] { DataLoader(file, other, 100, 1, false); });
+            CHECK(has(error, "rows.bin: was made for --sequence-len 5"));
+            CHECK(has(error, "has --sequence-len " + std::to_string(other)));
+        }
+    }
+
     TEST_CASE("data loader: rows, targets and what is left over") {
         const FreshDirectory dir;
         for (const uint32_t tokens : {T + 1u, 2u * T, 2u * T + 1, 3u * T}) {

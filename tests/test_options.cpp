@@ -205,7 +205,12 @@ TEST_SUITE("cpu") {
              {"0:1", "3:2", "3", "x", "1:", "1:2x", "1:5000", "1:" + huge},
              {"--trace", (dir.path / "t.json").string()}},
             {"--trace-steps", {"1:2"}},  // of no trace
-            {"--sample", {"Hello"}},     // of a model without a tokenizer
+            {"--sample-packing", {"x"}},
+            {"--sample-packing", {"true"}},   // of a token file
+            {"--train-on-inputs", {"true"}},  // of a token file
+            {"--chat-template", {"alpaca", "llama3"}},
+            {"--preview", {"-1", huge, "x"}},
+            {"--sample", {"Hello"}},  // of a model without a tokenizer
             {"--sample-tokens", {"0", "-1", huge, "x"}, {"--sample", "Hello"}},
             {"--sample-tokens", {"5"}},  // of no sample
             {"--sample-temperature", {"-1", "nan", "101", "x"}, {"--sample", "Hello"}},

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -179,6 +180,103 @@ TEST_SUITE("cpu") {
         CHECK(has(reading_error(path), "t.mask: cannot be read: No such file"));
         fs::remove(mask);
         CHECK(reading_error(path).empty());
+    }
+
+    TEST_CASE("token file: the row length in the mask's header, and rows that break its promise") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin", mask = dir.path / "t.mask";
+        {
+            TokenFileWriter writer(path, 100, true, 3);
+            for (const uint8_t bits : {2, 1, 2, 3, 1, 1, 2}) writer.append(7, bits);
+            writer.commit();
+        }
+        CHECK(TokenFile(path).row_tokens() == 3);
+        std::string whole = content(mask);
+        CHECK(whole.substr(12, 4) == std::string("\3\0\0\0", 4));
+        write_token_file(dir.path / "stream.bin", std::vector<uint32_t>{1, 2}, std::vector<uint8_t>{2, 1});
+        CHECK(TokenFile(dir.path / "stream.bin").row_tokens() == 0);
+        const auto message = [&](int32_t row_tokens, const std::string& bits) {
+            std::string bytes = whole.substr(0, 1024) + bits;
+            std::memcpy(bytes.data() + 12, &row_tokens, sizeof row_tokens);
+            put(mask, bytes);
+            return reading_error(path);
+        };
+        const std::string bits = whole.substr(1024);
+        CHECK(message(3, bits).empty());
+        CHECK(message(0, bits).empty());
+        CHECK(message(6, bits).empty());
+        CHECK(has(message(-1, bits), "t.mask: at offset 12: found a row length of -1, wanted 0 (a stream) or more"));
+        CHECK(has(message(INT32_MIN, bits), "at offset 12: found a row length of -2147483648"));
+        for (const int32_t other : {4, 5, 7, 8, INT32_MAX})
+            CHECK(has(message(other, bits), "at offset 12: found a row length of " + std::to_string(other) +
+                                                ", wanted one that divides the 7 tokens less one"));
+        CHECK(has(message(2, bits),
+                  "at offset 1028: found mask byte 1, wanted 2 or 3: the header has a row length of 2"));
+        CHECK(has(message(3, std::string("\0\1\2\3\1\1\2", 7)), "at offset 1024: found mask byte 0"));
+        CHECK(has(message(3, std::string("\2\1\2\3\1\1\1", 7)), "at offset 1030: found mask byte 1"));
+        CHECK_THROWS_AS(TokenFileWriter(path, 100, false, 3), std::logic_error);
+    }
+
+    TEST_CASE("token file: from memory it is the file that would have been written") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        for (const uint32_t largest : {100u, 70000u}) {
+            TokenFileWriter writer(path, largest, true, 3);
+            TokenMemory memory(largest, 3);
+            for (TokenSink* sink : {static_cast<TokenSink*>(&writer), static_cast<TokenSink*>(&memory)}) {
+                for (uint32_t i = 0; i < 7; ++i) sink->append(i == 4 ? largest : i, i % 3 == 0 ? 2 : 1);
+                CHECK(sink->size() == 7);
+            }
+            writer.commit();
+            const TokenFile file(path), copy("a name", std::move(memory));
+            CHECK(copy.path() == "a name");
+            for (const TokenFile* f : {&file, &copy}) {
+                CHECK(f->token_bytes() == (largest == 100 ? 2 : 4));
+                CHECK(f->max_token() == largest);
+                CHECK(f->max_token_index() == 4);
+                CHECK(f->target_count() == 4);
+                CHECK(f->document_count() == 3);
+                CHECK(f->row_tokens() == 3);
+                CHECK(f->has_mask());
+                CHECK(f->token(6) == 6);
+            }
+            CHECK(file.content_hash() == copy.content_hash());
+        }
+        TokenMemory narrow(100);
+        CHECK_THROWS_AS(narrow.append(65536, 1), std::logic_error);
+        CHECK_THROWS_AS(narrow.append(1, 4), std::logic_error);
+        CHECK(TokenFile("empty", TokenMemory(5)).size() == 0);
+        TokenMemory unfinished(100, 3);
+        for (int i = 0; i < 3; ++i) unfinished.append(1, 2);
+        CHECK(has(error_of([&] { TokenFile("rows", std::move(unfinished)); }), "rows: at offset 12"));
+    }
+
+    TEST_CASE("token file: any change of a token, a mark or the length changes the hash") {
+        const auto hash = [](std::vector<uint32_t> tokens, std::vector<uint8_t> mask, size_t row_tokens = 0) {
+            TokenMemory memory(1u << 31, row_tokens);
+            for (size_t i = 0; i < tokens.size(); ++i) memory.append(tokens[i], mask[i]);
+            return TokenFile("x", std::move(memory)).content_hash();
+        };
+        const std::vector<uint32_t> tokens = {5, 6, 7, 8, 9};
+        const std::vector<uint8_t> mask = {2, 1, 3, 1, 2};
+        std::vector<uint64_t> hashes = {hash(tokens, mask), hash(tokens, mask, 2), hash(tokens, mask, 4),
+                                        hash({5, 6, 7, 8}, {2, 1, 3, 1}), hash({}, {})};
+        for (size_t i = 0; i < tokens.size(); ++i) {
+            for (const uint32_t bit : {1u, 256u, 1u << 31}) {
+                auto other = tokens;
+                other[i] ^= bit;
+                hashes.push_back(hash(other, mask));
+            }
+            for (const uint8_t bit : {1, 2}) {
+                auto other = mask;
+                other[i] ^= bit;
+                hashes.push_back(hash(tokens, other));
+            }
+        }
+        hashes.push_back(hash({6, 5, 7, 8, 9}, mask));
+        std::sort(hashes.begin(), hashes.end());
+        CHECK(std::adjacent_find(hashes.begin(), hashes.end()) == hashes.end());
+        CHECK(hash(tokens, mask) == hash(tokens, mask));
     }
 
     TEST_CASE("token file: what is no file") {

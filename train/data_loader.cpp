@@ -13,6 +13,12 @@ namespace slab::train {
 DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle, uint64_t first_row,
                        uint64_t end_row)
     : file_(std::move(file)), T_(T), seed_(seed), first_row_(first_row), shuffle_(shuffle) {
+    if (file_.row_tokens() != 0 && file_.row_tokens() != static_cast<size_t>(T))
+        throw std::runtime_error(
+            file_.path().string() + ": was made for --sequence-len " + std::to_string(file_.row_tokens()) +
+            " (each row begins with a record), and this run has "
+            "--sequence-len " +
+            std::to_string(T) + ". Hint: give the run the file's, or make the file anew with build/tokenize");
     if (file_.size() <= static_cast<size_t>(T))
         throw std::runtime_error(file_.path().string() + ": holds " + std::to_string(file_.size()) +
                                  " tokens; a row of --sequence-len " + std::to_string(T) + " needs " +

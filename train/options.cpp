@@ -80,11 +80,24 @@ void add_model_flags(CLI::App& app, TrainOptions& o) {
         ->group("Model and data");
     app.add_flag("--from-scratch", o.from_scratch, "draw random weights: --base-model then only needs a config.json")
         ->group("Model and data");
-    app.add_option("--train-data", o.train_data, "token file to train on (build/tokenize makes them)")
+    app.add_option("--train-data", o.train_data,
+                   "to train on: records (*.jsonl), text, or a token file (*.bin, by build/tokenize)")
         ->group("Model and data");
-    app.add_option("--val-data", o.val_data, "token file to evaluate on")->group("Model and data");
-    app.add_option("--val-set-size", o.val_set_size,
-                   "without --val-data: hold out this share (< 1) or number (>= 1) of the last rows")
+    app.add_option("--val-data", o.val_data, "to evaluate on: the same kinds")->group("Model and data");
+    app.add_option(
+           "--val-set-size", o.val_set_size,
+           "without --val-data: hold out this share (< 1) or number (>= 1) of the records, evenly spread, or of "
+           "the last rows of text or tokens")
+        ->group("Model and data");
+    app.add_flag("--sample-packing", o.sample_packing, "put several records into a row; none of them sees another")
+        ->group("Model and data");
+    app.add_flag("--train-on-inputs", o.train_on_inputs, "train on prompts and questions too, not only on replies")
+        ->group("Model and data");
+    app.add_option("--chat-template", o.chat_template,
+                   "chatml or llama3, for records with messages; default: what the tokenizer shows")
+        ->check(CLI::IsMember({"chatml", "llama3"}))
+        ->group("Model and data");
+    app.add_option("--preview", o.preview, "print the first N rows as text, with what is trained on marked")
         ->group("Model and data");
     app.add_option("--output-dir", o.output_dir, "run directory: checkpoints, final adapter, log.jsonl, config.toml")
         ->group("Model and data");
@@ -177,7 +190,7 @@ void check_options(const TrainOptions& o) {
     if (o.base_model.empty())
         throw std::runtime_error("--base-model is missing: give a Hugging Face directory or a GGUF file");
     if (o.train_data.empty() && !o.plan)
-        throw std::runtime_error("--train-data is missing: give a token file (build/tokenize makes one from text)");
+        throw std::runtime_error("--train-data is missing: give records (chat.jsonl), text, or a token file");
     if (o.output_dir.empty() && !o.plan)
         throw std::runtime_error("--output-dir is missing: say where the adapter and checkpoints shall go");
     if (!o.adapter_in.empty() && o.adapter != "lora")
@@ -219,6 +232,7 @@ void check_options(const TrainOptions& o) {
     want(o.top_k >= 0, "--top-k", o.top_k, "0 (all) or more");
     want(o.top_p > 0 && o.top_p <= 1, "--top-p", o.top_p, "more than 0, at most 1");
     want(o.threads >= 0 && o.threads <= 1024, "--threads", o.threads, "0 to 1024");
+    want(o.preview >= 0 && o.preview <= kMostSteps, "--preview", o.preview, "0 or more rows");
     if (o.eval_steps > 0 && o.val_set_size == 0 && o.val_data.empty())
         throw std::runtime_error("--eval-steps " + std::to_string(o.eval_steps) +
                                  " has nothing to evaluate on; wanted --val-data or --val-set-size beside it");

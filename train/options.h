@@ -34,7 +34,10 @@ struct TrainOptions {
     std::string base_model;
     bool from_scratch = false;
     std::string train_data, val_data, output_dir;
-    double val_set_size = 0;  // below 1: share of the rows of train_data; from 1 on: rows
+    double val_set_size = 0;  // below 1: share of the rows (or records) of train_data; from 1 on: their number
+    bool sample_packing = false, train_on_inputs = false;
+    std::string chat_template;  // "": by the tokenizer; "chatml", "llama3"
+    int64_t preview = 0;        // rows to print
 
     std::string adapter = "lora";
     int lora_r = 16;

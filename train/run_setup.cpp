@@ -53,28 +53,6 @@ ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
     return s;
 }
 
-DataSets open_data(const TrainOptions& o, const ModelConfig& config) {
-    DataSets sets;
-    const data::TokenFile file{fs::path(o.train_data)};
-    uint64_t held_out = 0;
-    if (o.val_set_size > 0) {
-        const uint64_t rows = DataLoader(file, o.sequence_len, config.V, o.seed, false).rows();
-        held_out = o.val_set_size < 1 ? static_cast<uint64_t>(std::ceil(o.val_set_size * static_cast<double>(rows)))
-                                      : static_cast<uint64_t>(o.val_set_size);
-        if (held_out >= rows)
-            throw std::runtime_error("--val-set-size holds out " + count_text(held_out) + " rows and " + o.train_data +
-                                     " has " + count_text(rows) + "; nothing would be left to train on");
-        sets.val = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, false, rows - held_out, rows);
-        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true, 0, rows - held_out);
-    } else {
-        sets.train = std::make_unique<DataLoader>(file, o.sequence_len, config.V, o.seed, true);
-    }
-    if (!o.val_data.empty())
-        sets.val = std::make_unique<DataLoader>(data::TokenFile{fs::path(o.val_data)}, o.sequence_len, config.V, o.seed,
-                                                false);
-    return sets;
-}
-
 void check_has_targets(DataLoader& validation) {
     for (uint64_t row = 0; row < validation.rows(); ++row)
         if (validation.batch(row, 1).target_count() != 0) return;
@@ -92,7 +70,7 @@ int64_t total_steps(const TrainOptions& o, uint64_t rows) {
 
 // What decides the bits of a run beside the files: a resumed run must agree in all of it.
 std::map<std::string, std::string> identity_of(const TrainOptions& o, const ModelLayout& layout, int64_t steps,
-                                               uint64_t rows) {
+                                               const DataLoader& train_data) {
     std::map<std::string, std::string> id = {
         {"--sequence-len", std::to_string(o.sequence_len)},
         {"--micro-batch-size", std::to_string(o.micro_batch_size)},
@@ -109,7 +87,11 @@ std::map<std::string, std::string> identity_of(const TrainOptions& o, const Mode
         {"--adam-epsilon", format_text("%.9g", o.adam_epsilon)},
         {"--freeze-layers", std::to_string(layout.settings.freeze_layers)},
         {"--max-steps (or --num-epochs)", std::to_string(steps)},
-        {"rows of --train-data", std::to_string(rows)},
+        {"--sample-packing", o.sample_packing ? "true" : "false"},
+        {"--train-on-inputs", o.train_on_inputs ? "true" : "false"},
+        {"--chat-template", o.chat_template},
+        {"rows of --train-data", std::to_string(train_data.rows())},
+        {"tokens of --train-data (a hash)", format_text("%016" PRIx64, train_data.file().content_hash())},
     };
     id["--adapter"] = layout.settings.lora ? "lora" : "none";
     id["precision of the build"] = kPrecision;

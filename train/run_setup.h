@@ -1,4 +1,4 @@
-// From flags to what a run is made of: model settings, data sets, number of steps, and what a resumed run must agree
+// From flags to what a run is made of: model settings, number of steps, and what a resumed run must agree
 // in.
 #pragma once
 
@@ -23,12 +23,6 @@ ModelConfig read_base_config(const std::filesystem::path& base_model);
 
 ModelSettings settings_from(const TrainOptions& options, const ModelConfig& config);
 
-// Training and validation rows: two files, or the last rows of one. val is null without either.
-struct DataSets {
-    std::unique_ptr<DataLoader> train, val;
-};
-DataSets open_data(const TrainOptions& options, const ModelConfig& config);
-
 // Throws std::runtime_error when no token of the validation rows is a target, so that they have no loss.
 void check_has_targets(DataLoader& validation);
 
@@ -37,7 +31,7 @@ int64_t total_steps(const TrainOptions& options, uint64_t rows);
 
 // What decides the bits of a run beside the files, by flag: a resumed run must agree in all of it.
 std::map<std::string, std::string> identity_of(const TrainOptions& options, const ModelLayout& layout, int64_t steps,
-                                               uint64_t rows);
+                                               const DataLoader& train_data);
 
 // "FIRST:LAST", inclusive, counted from 1 as the step line does.
 std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text);

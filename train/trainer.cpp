@@ -15,6 +15,7 @@
 #include "train/adapter_files.h"
 #include "train/base_tokenizer.h"
 #include "train/checkpoint.h"
+#include "train/data_sets.h"
 #include "train/hub_cache.h"
 #include "train/run_log.h"
 #include "train/run_setup.h"
@@ -156,7 +157,8 @@ void Run::announce_plan() {
 void Run::load() {
     const MemoryAccount& account = device_->memory();
     check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
-    data_ = open_data(o_, config_);
+    data_ = open_data(
+        o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_);
     if (data_.val) check_has_targets(*data_.val);
     steps_ = total_steps(o_, data_.train->rows());
     if (!o_.trace.empty() && trace_steps_.first > steps_)
@@ -225,7 +227,7 @@ void Run::adopt_evaluations() {
 }
 
 void Run::restore() {
-    state_.identity = identity_of(o_, *layout_, steps_, data_.train->rows());
+    state_.identity = identity_of(o_, *layout_, steps_, *data_.train);
     if (!o_.resume_from_checkpoint.empty()) {
         std::optional<fs::path> from =
             o_.resume_from_checkpoint == "last" ? last_checkpoint(output_dir_) : fs::path(o_.resume_from_checkpoint);

@@ -1,0 +1,135 @@
+// Recognising and rendering of chat templates. See chat_template.h.
+#include "data/chat_template.h"
+
+#include <stdexcept>
+
+namespace slab::data {
+
+namespace {
+
+constexpr const char* im_start = "<|im_start|>";
+constexpr const char* im_end = "<|im_end|>";
+constexpr const char* start_header = "<|start_header_id|>";
+constexpr const char* end_header = "<|end_header_id|>";
+constexpr const char* end_of_turn = "<|eot_id|>";
+
+bool holds(std::string_view text, std::string_view part) {
+    return text.find(part) != std::string_view::npos;
+}
+
+std::optional<ChatFormat> recognise(const Tokenizer& tokenizer) {
+    const std::string& jinja = tokenizer.chat_template();
+    if (!jinja.empty()) {
+        // Phi's form has im_start and im_end too, with im_sep between.
+        if (holds(jinja, im_start) && holds(jinja, im_end) && !holds(jinja, "<|im_sep|>")) return ChatFormat::chatml;
+        if (holds(jinja, start_header) && holds(jinja, end_of_turn)) return ChatFormat::llama3;
+        return std::nullopt;  // a form of its own: the special tokens would mislead
+    }
+    if (tokenizer.id_of(im_start) && tokenizer.id_of(im_end)) return ChatFormat::chatml;
+    if (tokenizer.id_of(start_header) && tokenizer.id_of(end_header) && tokenizer.id_of(end_of_turn))
+        return ChatFormat::llama3;
+    return std::nullopt;
+}
+
+// The system message that a ChatML template writes out where the conversation has none. Only one without quotes,
+// braces and escapes is taken: anything else may be computed.
+std::string default_system_of(std::string_view jinja) {
+    for (const std::string_view line_end : {"\\n", "\n"}) {
+        const std::string opening = std::string(im_start) + "system" + std::string(line_end);
+        for (size_t at = jinja.find(opening); at != std::string_view::npos; at = jinja.find(opening, at + 1)) {
+            const std::string_view rest = jinja.substr(at + opening.size());
+            const std::string_view text = rest.substr(0, rest.find(im_end));
+            if (text.size() < rest.size() && !text.empty() && text.find_first_of("'\"{}\\") == std::string_view::npos)
+                return std::string(text);
+        }
+    }
+    return "";
+}
+
+std::string_view trimmed(std::string_view text) {
+    constexpr std::string_view blanks = " \t\n\r\f\v";
+    const size_t first = text.find_first_not_of(blanks);
+    if (first == std::string_view::npos) return "";
+    return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+uint32_t required(const Tokenizer& tokenizer, const char* special, const char* format) {
+    if (const auto id = tokenizer.id_of(special)) return *id;
+    throw std::runtime_error(std::string("chat template ") + format + ": the vocabulary has no token " + special +
+                             " (" + tokenizer.description() +
+                             "). Hint: use the instruct variant of the model, or records of "
+                             "prompt and completion");
+}
+
+}  // namespace
+
+std::optional<ChatTemplate> ChatTemplate::find(const Tokenizer& tokenizer, const std::string& given) {
+    std::optional<ChatFormat> format;
+    if (given.empty()) {
+        format = recognise(tokenizer);
+        if (!format) return std::nullopt;
+    } else if (given == "chatml") {
+        format = ChatFormat::chatml;
+    } else if (given == "llama3") {
+        format = ChatFormat::llama3;
+    } else {
+        throw std::runtime_error("--chat-template " + given + ": wanted chatml or llama3");
+    }
+    const std::string& jinja = tokenizer.chat_template();
+    ChatTemplate result;
+    result.format_ = *format;
+    if (*format == ChatFormat::chatml) {
+        result.begin_ = required(tokenizer, im_start, "ChatML");
+        result.end_ = required(tokenizer, im_end, "ChatML");
+        if (recognise(tokenizer) == format) result.default_system_ = default_system_of(jinja);
+        const bool wants_bos = jinja.empty() ? tokenizer.adds_bos() : holds(jinja, "bos_token");
+        if (wants_bos && tokenizer.bos() != result.begin_) result.bos_ = tokenizer.bos();
+    } else {
+        result.begin_ = required(tokenizer, start_header, "Llama 3");
+        result.middle_ = required(tokenizer, end_header, "Llama 3");
+        result.end_ = required(tokenizer, end_of_turn, "Llama 3");
+        result.bos_ = tokenizer.id_of("<|begin_of_text|>");
+    }
+    return result;
+}
+
+void ChatTemplate::render(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                          std::vector<uint32_t>& tokens, std::vector<uint8_t>& is_reply) const {
+    const auto special = [&](uint32_t token, bool reply = false) {
+        tokens.push_back(token);
+        is_reply.push_back(reply);
+    };
+    const auto plain = [&](std::string_view text, bool reply = false) {
+        for (const uint32_t token : tokenizer.encode(text, SpecialTokens::as_text)) special(token, reply);
+    };
+    const auto message = [&](std::string_view role, std::string_view content) {
+        const bool reply = role == "assistant";
+        std::string header(role);
+        special(begin_);
+        if (format_ == ChatFormat::llama3) {
+            plain(header);
+            special(middle_);
+            header.clear();
+            content = trimmed(content);
+        }
+        header += format_ == ChatFormat::llama3 ? "\n\n" : "\n";
+        if (reply) {
+            plain(header);
+            plain(content, true);
+        } else {
+            plain(header.append(content));
+        }
+        special(end_, reply);
+        if (format_ == ChatFormat::chatml) plain("\n");
+    };
+    if (bos_) special(*bos_);
+    if (!default_system_.empty() && !messages.empty() && messages[0].role != "system")
+        message("system", default_system_);
+    for (const ChatMessage& m : messages) message(m.role, m.content);
+}
+
+std::string ChatTemplate::description() const {
+    return format_ == ChatFormat::chatml ? "ChatML" : "Llama 3";
+}
+
+}  // namespace slab::data

@@ -1,0 +1,253 @@
+// Records to documents, documents to rows. See prepare.h.
+#include "data/prepare.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "data/display.h"
+
+namespace slab::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kPieceBytes = size_t{4} << 20;
+
+uint8_t bits(bool target, bool start) {
+    return static_cast<uint8_t>((target ? mask_target : 0) | (start ? mask_document_start : 0));
+}
+
+// Where text may be cut behind kPieceBytes without changing its tokens: between a line end and an ASCII letter, where
+// every pre-tokenizer of the byte-level BPEs cuts too.
+size_t piece_end(std::string_view text, size_t begin) {
+    const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+    if (text.size() - begin <= kPieceBytes) return text.size();
+    for (size_t at = text.find('\n', begin + kPieceBytes); at < text.size() - 1; at = text.find('\n', at + 1))
+        if (letter(text[at + 1])) return at + 1;
+    return text.size();
+}
+
+// The first of many bins with room, found in a tree of maxima: packing a million records takes seconds, not hours.
+class Bins {
+  public:
+    Bins(size_t most, size_t capacity) {
+        while (leaves_ < most) leaves_ *= 2;
+        room_.assign(2 * leaves_, capacity);
+    }
+    size_t put(size_t size) {
+        size_t node = 1;
+        while (node < leaves_) node = 2 * node + (room_[2 * node] < size ? 1 : 0);
+        const size_t bin = node - leaves_;
+        room_[node] -= size;
+        while (node /= 2) room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
+        return bin;
+    }
+
+  private:
+    size_t leaves_ = 1;
+    std::vector<size_t> room_;  // [2 * leaves_] [1] the root, [leaves_ + i] bin i
+};
+
+}  // namespace
+
+size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_here, TokenSink& sink, size_t threads,
+                   const Progress& progress) {
+    size_t targets = 0;
+    bool first = true;
+    const auto append = [&](uint32_t token, bool target) {
+        sink.append(token, bits(target && !first, first));
+        targets += target && !first;
+        first = false;
+    };
+    if (tokenizer.adds_bos() && tokenizer.bos()) append(*tokenizer.bos(), true);
+    for (size_t at = 0; at < text.size();) {
+        const size_t end = piece_end(text, at);
+        for (const uint32_t token :
+             tokenizer.encode_parallel(text.substr(at, end - at), SpecialTokens::as_text, threads))
+            append(token, true);
+        at = end;
+        if (progress) progress(at, text.size());
+    }
+    if (tokenizer.eos()) append(*tokenizer.eos(), ends_here);
+    return targets;
+}
+
+PreparedRecords::PreparedRecords(const Tokenizer& tokenizer, PrepareSettings settings)
+    : tokenizer_(tokenizer),
+      settings_(std::move(settings)),
+      chat_(ChatTemplate::find(tokenizer, settings_.chat_template)) {
+    if (settings_.T < 2) throw std::logic_error("a row has an input and a target at least");
+}
+
+void PreparedRecords::add_file(const fs::path& path, const Progress& progress) {
+    RecordReader reader(path);
+    while (const auto record = reader.next()) {
+        add(*record, path.string() + ", line " + std::to_string(record->line));
+        if (progress) progress(reader.done_bytes(), reader.size_bytes());
+    }
+    if (progress) progress(reader.size_bytes(), reader.size_bytes());
+}
+
+void PreparedRecords::append(std::span<const uint32_t> tokens, bool target) {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    is_target_.resize(tokens_.size(), target);
+}
+
+// Data rendered elsewhere may end in it already.
+void PreparedRecords::append_end(bool target) {
+    const auto end = tokenizer_.eos();
+    if (!end || (tokens_.size() > piece_begin_.back() && tokens_.back() == *end)) return;
+    append({{*end}}, target);
+}
+
+void PreparedRecords::append_chat(std::span<const ChatMessage> messages) {
+    chat_->render(tokenizer_, messages, tokens_, is_target_);
+    if (settings_.train_on_inputs) std::fill(is_target_.begin() + piece_begin_.back(), is_target_.end(), 1);
+}
+
+void PreparedRecords::append_record(const Record& record, const std::string& where) {
+    if (record.kind == RecordKind::chat) {
+        if (!chat_)
+            throw std::runtime_error(where +
+                                     ": the record has messages, and the tokenizer shows no chat template that "
+                                     "is known here (ChatML or Llama 3; " +
+                                     tokenizer_.description() + "). Hint: choose one with --chat-template");
+        return append_chat(record.messages);
+    }
+    if (record.kind == RecordKind::instruction && chat_) {
+        const std::string question = record.prompt + (record.input.empty() ? "" : "\n\n" + record.input);
+        return append_chat({{{"user", question}, {"assistant", record.text}}});
+    }
+    std::string prompt = record.prompt;
+    if (record.kind == RecordKind::instruction)
+        prompt = "### Instruction:\n" + record.prompt + "\n\n" +
+                 (record.input.empty() ? "" : "### Input:\n" + record.input + "\n\n") + "### Response:\n";
+    const auto special = record.kind == RecordKind::instruction ? SpecialTokens::as_text : SpecialTokens::parse;
+    const auto input = tokenizer_.encode(prompt, special), reply = tokenizer_.encode(record.text, special);
+    const auto& opening = input.empty() ? reply : input;
+    const auto bos = tokenizer_.bos();
+    if (tokenizer_.adds_bos() && bos && (opening.empty() || opening[0] != *bos))
+        append({{*bos}}, settings_.train_on_inputs);
+    append(input, settings_.train_on_inputs);
+    append(reply, true);
+    append_end(true);
+}
+
+// Closes the record that begins at the last piece's end: cuts it to T tokens, or into pieces of at most T, and removes
+// what has no target.
+void PreparedRecords::cut_record(bool continues) {
+    const size_t T = settings_.T, begin = piece_begin_.back(), length = tokens_.size() - begin;
+    const size_t kept = continues ? length : std::min(length, T);
+    tokens_.resize(begin + kept);
+    is_target_.resize(begin + kept);
+    for (size_t at = begin; at < begin + kept; at += T) is_target_[at] = 0;  // nothing stands before it
+    const bool has_targets = std::find(is_target_.begin() + begin, is_target_.end(), 1) != is_target_.end();
+    if (!has_targets) {
+        (kept < length ? too_long_ : empty_)++;
+        tokens_.resize(begin);
+        is_target_.resize(begin);
+        return;
+    }
+    if (continues && kept % T == 1 && kept > 1) {  // a last piece of one token trains nothing
+        tokens_.pop_back();
+        is_target_.pop_back();
+    }
+    cut_ += kept < length;
+    continued_ += kept > T;
+    for (size_t at = begin + T; at < tokens_.size(); at += T) piece_begin_.push_back(at);
+    piece_begin_.push_back(tokens_.size());
+    record_begin_.push_back(piece_begin_.size() - 1);
+}
+
+void PreparedRecords::add(const Record& record, const std::string& where) {
+    ++read_;
+    kinds_[static_cast<size_t>(record.kind)] = true;
+    append_record(record, where);
+    cut_record(record.kind == RecordKind::text);
+}
+
+std::vector<bool> PreparedRecords::spread(size_t n) const {
+    const size_t N = records();
+    if (n > N) throw std::logic_error("more records held out than there are");
+    std::vector<bool> held_out(N);
+    for (uint64_t i = 0; i < N; ++i) held_out[i] = (i + 1) * n / N > i * n / N;
+    return held_out;
+}
+
+// Pieces by row. First fit decreasing: the longest piece first, each into the first row with room.
+std::vector<std::vector<uint32_t>> PreparedRecords::rows_of(const std::vector<bool>& held_out, bool which) const {
+    std::vector<uint32_t> pieces;
+    for (size_t record = 0; record < records(); ++record)
+        if (held_out.empty() || held_out[record] == which)
+            for (size_t piece = record_begin_[record]; piece < record_begin_[record + 1]; ++piece)
+                pieces.push_back(static_cast<uint32_t>(piece));
+    std::vector<std::vector<uint32_t>> rows;
+    if (!settings_.sample_packing) {
+        for (const uint32_t piece : pieces) rows.push_back({piece});
+        return rows;
+    }
+    const auto length = [&](uint32_t piece) { return piece_begin_[piece + 1] - piece_begin_[piece]; };
+    std::stable_sort(pieces.begin(), pieces.end(), [&](uint32_t a, uint32_t b) { return length(a) > length(b); });
+    Bins bins(pieces.size(), settings_.T);
+    for (const uint32_t piece : pieces) {
+        const size_t row = bins.put(length(piece));
+        if (row == rows.size()) rows.emplace_back();
+        rows[row].push_back(piece);
+    }
+    return rows;
+}
+
+PreparedRecords::RowCounts PreparedRecords::write(const std::vector<bool>& held_out, bool which,
+                                                  TokenSink& sink) const {
+    RowCounts counts;
+    for (size_t record = 0; record < records(); ++record)
+        counts.records += held_out.empty() || held_out[record] == which;
+    const uint32_t filling = tokenizer_.eos().value_or(0);
+    for (const auto& row : rows_of(held_out, which)) {
+        size_t used = 0;
+        for (const uint32_t piece : row) {
+            const size_t begin = piece_begin_[piece], end = piece_begin_[piece + 1];
+            for (size_t at = begin; at < end; ++at) {
+                sink.append(tokens_[at], bits(is_target_[at], at == begin));
+                counts.targets += is_target_[at];
+            }
+            used += end - begin;
+        }
+        counts.tokens += used;
+        for (size_t at = used; at < settings_.T; ++at) sink.append(filling, bits(false, at == used));
+        ++counts.rows;
+    }
+    if (counts.rows != 0) sink.append(filling, bits(false, true));
+    return counts;
+}
+
+std::string PreparedRecords::RowCounts::text(const PrepareSettings& settings) const {
+    const size_t places = rows * settings.T, filling = places == 0 ? 0 : 100 * (places - tokens) / places;
+    return counted(records, "record") + " in " + counted(rows, "row") + " of " + count_text(settings.T) + " tokens (" +
+           std::to_string(filling) + "% filling" +
+           (filling >= 50 && !settings.sample_packing ? "; --sample-packing puts several records into a row" : "") +
+           "), " + counted(targets, "token") + " trained on";
+}
+
+std::string PreparedRecords::summary() const {
+    std::string kinds;
+    for (size_t kind = 0; kind < std::size(kinds_); ++kind)
+        if (kinds_[kind]) kinds += (kinds.empty() ? "" : "; ") + std::string(name_of(static_cast<RecordKind>(kind)));
+    const bool rendered = kinds_[static_cast<size_t>(RecordKind::chat)] ||
+                          (kinds_[static_cast<size_t>(RecordKind::instruction)] && chat_);
+    std::string text = counted(read_, "record");
+    if (!kinds.empty()) text += " (" + kinds + (rendered ? ", " + chat_->description() : "") + ")";
+    const auto add = [&](size_t n, const std::string& what) {
+        if (n != 0) text += "; " + count_text(n) + " " + what;
+    };
+    const std::string T = count_text(settings_.T);
+    add(cut_, "cut to " + T + " tokens");
+    add(continued_, "longer than " + T + " tokens, going on in further rows");
+    add(empty_, "left out: nothing to train on");
+    add(too_long_, "left out: the first " + T + " tokens have nothing to train on");
+    return text;
+}
+
+}  // namespace slab::data

@@ -1,0 +1,212 @@
+// Lines to records. See records.h.
+#include "data/records.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "data/json_file.h"
+
+namespace slab::data {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 20;
+
+struct Shape {
+    RecordKind kind;
+    std::string_view name;
+    std::vector<std::string_view> keys;  // all of them must be there
+};
+
+const std::array<Shape, 4>& shapes() {
+    static const std::array<Shape, 4> all = {
+        {{RecordKind::text, "text", {"text"}},
+         {RecordKind::completion, "prompt and completion", {"prompt", "completion"}},
+         {RecordKind::instruction, "instruction and output", {"instruction", "output"}},
+         {RecordKind::chat, "messages", {"messages"}}}};
+    return all;
+}
+
+[[noreturn]] void fail(const std::string& where, const std::string& found, const std::string& wanted) {
+    throw std::runtime_error(where + ": " + found + ", wanted " + wanted);
+}
+
+std::string keys_of(const json& object) {
+    constexpr size_t most = 12;
+    std::string keys;
+    size_t n = 0;
+    for (const auto& [key, value] : object.items()) {
+        if (n++ == most) return keys + ", ...";
+        keys += (keys.empty() ? "" : ", ") + quote(key);
+    }
+    return keys.empty() ? "no keys" : "the keys " + keys;
+}
+
+// The one kind whose keys the record has.
+RecordKind kind_of(const json& object, const std::string& where) {
+    const std::string wanted =
+        "\"text\", or \"prompt\" and \"completion\", or \"instruction\" and \"output\" (with or "
+        "without \"input\"), or \"messages\"";
+    const Shape* found = nullptr;
+    for (const Shape& shape : shapes()) {
+        if (std::none_of(shape.keys.begin(), shape.keys.end(), [&](auto key) { return object.contains(key); }))
+            continue;
+        if (found)
+            fail(where,
+                 "the record has " + keys_of(object) + ", which are of two kinds (" + std::string(found->name) + "; " +
+                     std::string(shape.name) + ")",
+                 "the keys of one kind only. Hint: remove the others");
+        found = &shape;
+    }
+    if (!found) fail(where, "the record has " + keys_of(object), wanted);
+    for (const std::string_view key : found->keys)
+        if (!object.contains(key))
+            fail(where, "the record has " + keys_of(object) + " and lacks \"" + std::string(key) + "\"", wanted);
+    return found->kind;
+}
+
+std::string text_of(const json& object, const char* key, const std::string& where) {
+    const json& value = object.at(key);
+    if (!value.is_string()) fail(where, "\"" + std::string(key) + "\" is " + shown(value), "a text in quotes");
+    return value.get<std::string>();
+}
+
+// Keys that say something about training which is not done here.
+void refuse_unless_neutral(const json& object, std::initializer_list<const char*> keys, const std::string& where) {
+    for (const char* key : keys) {
+        const auto value = object.find(key);
+        if (value == object.end() || value->is_null() || value->empty() || *value == json("")) continue;
+        fail(where, "\"" + std::string(key) + "\" is " + shown(*value),
+             "none: it is not implemented. Hint: remove the key if the record means the same without it");
+    }
+}
+
+std::string content_of(const json& message, const std::string& where) {
+    const auto content = message.find("content");
+    if (content == message.end()) fail(where, "it has " + keys_of(message), "\"role\" and \"content\"");
+    if (content->is_string()) return content->get<std::string>();
+    const std::string wanted = "a text, or a list of {\"type\": \"text\", \"text\": \"...\"}";
+    if (!content->is_array()) fail(where, "\"content\" is " + shown(*content), wanted);
+    std::string text;
+    for (const json& part : *content) {
+        if (!part.is_object() || part.value("type", json()) != "text" || !part.contains("text"))
+            fail(where, "\"content\" has the part " + shown(part), wanted);
+        text += text_of(part, "text", where);
+    }
+    return text;
+}
+
+std::vector<ChatMessage> messages_of(const json& list, const std::string& where) {
+    if (!list.is_array()) fail(where, "\"messages\" is " + shown(list), "a list of {\"role\", \"content\"}");
+    std::vector<ChatMessage> messages;
+    for (const json& message : list) {
+        const std::string here = where + ", message " + std::to_string(messages.size() + 1);
+        if (!message.is_object()) fail(here, "it is " + shown(message), "{\"role\": ..., \"content\": ...}");
+        refuse_unless_neutral(message, {"tool_calls", "function_call"}, here);
+        if (message.contains("weight") && message["weight"] != 1 && !message["weight"].is_null())
+            fail(here, "\"weight\" is " + shown(message["weight"]), "1 or none: weights are not implemented");
+        if (!message.contains("role")) fail(here, "it has " + keys_of(message), "\"role\" and \"content\"");
+        const std::string role = text_of(message, "role", here);
+        if (role != "system" && role != "user" && role != "assistant")
+            fail(here, "\"role\" is " + quote(role), "system, user or assistant");
+        messages.push_back({role, content_of(message, here)});
+    }
+    return messages;
+}
+
+Record record_of(const json& object, const std::string& where) {
+    if (!object.is_object())
+        fail(where, "found " + shown(object),
+             "a JSON object, {...}, on each line. Hint: a file that is one JSON list becomes JSONL by writing each of "
+             "its elements on a line of its own");
+    Record record{.kind = kind_of(object, where), .line = 0, .prompt = {}, .input = {}, .text = {}, .messages = {}};
+    refuse_unless_neutral(object, {"tools", "functions"}, where);
+    switch (record.kind) {
+        case RecordKind::text:
+            record.text = text_of(object, "text", where);
+            break;
+        case RecordKind::completion:
+            record.prompt = text_of(object, "prompt", where);
+            record.text = text_of(object, "completion", where);
+            break;
+        case RecordKind::instruction:
+            record.prompt = text_of(object, "instruction", where);
+            if (object.contains("input") && !object["input"].is_null()) record.input = text_of(object, "input", where);
+            record.text = text_of(object, "output", where);
+            break;
+        case RecordKind::chat:
+            record.messages = messages_of(object["messages"], where);
+            break;
+    }
+    return record;
+}
+
+}  // namespace
+
+std::string_view name_of(RecordKind kind) {
+    return shapes()[static_cast<size_t>(kind)].name;
+}
+
+bool is_records_file(const std::filesystem::path& path) {
+    const auto extension = path.extension();
+    return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+}
+
+RecordReader::RecordReader(const std::filesystem::path& path) : file_(path) {
+    unsigned char mark[3] = {};
+    const size_t bytes = std::min(file_.size_bytes(), sizeof mark);
+    file_.read(0, mark, bytes, "first bytes");
+    if (bytes == 3 && mark[0] == 0xef && mark[1] == 0xbb && mark[2] == 0xbf) buffer_begin_ = line_end_ = 3;
+    if (bytes >= 2 && ((mark[0] == 0xff && mark[1] == 0xfe) || (mark[0] == 0xfe && mark[1] == 0xff)))
+        throw std::runtime_error(path.string() + ": is UTF-16, wanted UTF-8. Hint: iconv -f UTF-16 -t UTF-8");
+}
+
+// The next line without its '\n', a view into buffer_. Nothing at the end.
+std::optional<std::string_view> RecordReader::next_line() {
+    line_begin_ = line_end_;
+    if (line_begin_ == file_.size_bytes()) return std::nullopt;
+    ++line_;
+    for (size_t searched = 0;;) {
+        const size_t begin = line_begin_ - buffer_begin_;  // of the line, in the buffer
+        const size_t end = buffer_.find('\n', begin + searched);
+        const size_t held_end = buffer_begin_ + buffer_.size();  // in the file
+        if (end != std::string::npos || held_end == file_.size_bytes()) {
+            line_end_ = end == std::string::npos ? held_end : buffer_begin_ + end + 1;
+            return std::string_view(buffer_).substr(begin, end == std::string::npos ? end : end - begin);
+        }
+        searched = buffer_.size() - begin;
+        if (searched > kMaxJsonBytes)
+            throw std::runtime_error(file_.path().string() + ", line " + std::to_string(line_) + ": is longer than " +
+                                     std::to_string(kMaxJsonBytes) + " bytes, wanted one record a line");
+        buffer_.erase(0, begin);  // at most once a read
+        buffer_begin_ = line_begin_;
+        buffer_.resize(searched + std::min(file_.size_bytes() - held_end, kReadBytes));
+        file_.read(held_end, buffer_.data() + searched, buffer_.size() - searched, "records");
+    }
+}
+
+std::optional<Record> RecordReader::next() {
+    while (const auto line = next_line()) {
+        if (line->find_first_not_of(" \t\r") == std::string_view::npos) continue;
+        const std::string where = file_.path().string() + ", line " + std::to_string(line_);
+        Record record = record_of(parse_json(*line, where, line_begin_), where);
+        record.line = line_;
+        if (!kind_) {
+            kind_ = record.kind;
+            kind_line_ = line_;
+        }
+        if (*kind_ != record.kind)
+            fail(where, "the record has \"" + std::string(name_of(record.kind)) + "\"",
+                 std::string(name_of(*kind_)) + " as in line " + std::to_string(kind_line_) +
+                     ": a file holds records of one kind");
+        return record;
+    }
+    return std::nullopt;
+}
+
+}  // namespace slab::data

@@ -1,0 +1,65 @@
+// Training records from JSONL files: one JSON object a line, of one of four kinds that a file does not mix.
+//
+//     {"text": "..."}                                             RecordKind::text
+//     {"prompt": "...", "completion": "..."}                      RecordKind::completion
+//     {"instruction": "...", "input": "...", "output": "..."}     RecordKind::instruction ("input" may be absent or
+//     null)
+//     {"messages": [{"role": "user", "content": "..."}, ...]}     RecordKind::chat; roles system, user, assistant
+//
+// A message's content is a string or a list of {"type": "text", "text": "..."} parts, which are joined. Other keys
+// ("id", "source") are ignored, but for those that would change what is trained on (tools, tool calls, weights), which
+// are refused by name. Blank lines, a line end of CR LF and a byte order mark at the file's beginning are fine.
+//
+// The file is hostile: a line is bounded before it is read, its nesting by json_file.h, broken UTF-8 is refused.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/input_file.h"
+
+namespace slab::data {
+
+enum class RecordKind { text, completion, instruction, chat };
+std::string_view name_of(RecordKind kind);  // "text", "prompt and completion", ... as users see it
+
+struct ChatMessage {
+    std::string role, content;
+};
+
+struct Record {
+    RecordKind kind;
+    size_t line;                        // 1-based
+    std::string prompt, input;          // completion: prompt; instruction: both
+    std::string text;                   // text, completion, output
+    std::vector<ChatMessage> messages;  // chat
+};
+
+// Whether a file of this name is taken for records: *.jsonl, *.ndjson, *.json.
+bool is_records_file(const std::filesystem::path& path);
+
+// Reads a file line by line. Errors are std::runtime_error naming file and line.
+class RecordReader {
+  public:
+    explicit RecordReader(const std::filesystem::path& path);
+
+    std::optional<Record> next();  // nothing at the end of the file
+    size_t done_bytes() const { return line_begin_; }
+    size_t size_bytes() const { return file_.size_bytes(); }
+
+  private:
+    std::optional<std::string_view> next_line();
+
+    InputFile file_;
+    std::string buffer_;                                       // file bytes [buffer_begin_, buffer_begin_ + size)
+    size_t buffer_begin_ = 0, line_begin_ = 0, line_end_ = 0;  // offsets in the file; the end is behind the line's '\n'
+    size_t line_ = 0;
+    std::optional<RecordKind> kind_;  // of the file
+    size_t kind_line_ = 0;            // where it was seen
+};
+
+}  // namespace slab::data

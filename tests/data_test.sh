@@ -1,0 +1,113 @@
+#!/bin/bash
+# A user's own data through build/tokenize and build/train_gpt: records and text as they are, previews, packing, the
+# tokenizer of the base model, resuming, and what is refused. What both programs make of the same records must train to
+# the same bits.
+#
+# The argument is the build directory.
+. "$(dirname "$0")/common.sh"
+
+base=$fixtures/llama/base # 4 layers, vocabulary 260: the byte tokenizer's
+T=48 fraction=0
+train() { "$build/train_gpt" --base-model "$base" --sequence-len $T --max-steps 2 --lora-r 2 --output-dir "$work/$1" "${@:2}"; }
+tokenize() { "$build/tokenize" --output-dir "$work/$1" --sequence-len $T --val-fraction $fraction "${@:2}"; }
+adapter_of() { echo "$work/$1/adapter_model.safetensors"; }
+
+for ((i = 0; i < 40; i++)); do
+    printf '{"prompt": "%s + 1 = ", "completion": "%s"}\n' $i $((i + 1))
+done > "$work/sums.jsonl"
+printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}\n' > "$work/chat.jsonl"
+for ((i = 0; i < 60; i++)); do echo "Line $i of a book of sixty lines."; done > "$work/book.txt"
+
+# --- records: the trainer's own tokenising is build/tokenize's
+require 0 tokenize sums --preview 1 "$work/sums.jsonl"
+prints "tokenize: records" '^40 records \(prompt and completion\)$'
+prints "tokenize: records" 'sums/train.bin: 40 records in 40 rows of 48 tokens \([0-9]+% filling; --sample-packing .*\), 111 tokens trained on'
+prints "tokenize: --preview" '^row 1: 10 tokens, 2 trained on, filled up with 38$'
+prints "tokenize: --preview" '^0 \+ 1 = \[\[1<'
+require 0 train direct --train-data "$work/sums.jsonl" --preview 2
+prints "train_gpt: records" 'sums.jsonl: 40 records \(prompt and completion\)$'
+prints "train_gpt: --preview" '^1 \+ 1 = \[\[2<'
+require 0 train through_file --train-data "$work/sums/train.bin"
+same_bits "records and the token file made of them" "$(adapter_of direct)" "$(adapter_of through_file)"
+require 0 tokenize packed --sample-packing "$work/sums.jsonl"
+prints "tokenize: --sample-packing" 'packed/train.bin: 40 records in (9|10) rows of 48 tokens'
+require 0 train packed_direct --train-data "$work/sums.jsonl" --sample-packing
+require 0 train packed_file --train-data "$work/packed/train.bin"
+same_bits "packed records and their token file" "$(adapter_of packed_direct)" "$(adapter_of packed_file)"
+require 0 tokenize inputs --train-on-inputs "$work/sums.jsonl"
+prints "tokenize: --train-on-inputs" ', 421 tokens trained on'
+T=32
+refuses "another --sequence-len" "made for --sequence-len 48 .*has --sequence-len 32" \
+    train other --train-data "$work/sums/train.bin"
+T=48
+
+# --- held out: a share of the records
+require 0 train held_out --train-data "$work/sums.jsonl" --val-set-size 0.1
+prints "--val-set-size of records" 'training: 36 records in 36 rows'
+prints "--val-set-size of records" 'validation: 4 records in 4 rows'
+prints "--val-set-size of records" '^eval 2/2 .*\(4 rows\)$'
+require 0 train val_data --train-data "$work/book.txt" --val-data "$work/sums.jsonl" --sample-packing
+prints "--val-data of records" 'validation: 40 records in (9|10) rows'
+fraction=0.25
+require 0 tokenize split "$work/sums.jsonl"
+fraction=0
+prints "tokenize: --val-fraction of records" 'train.bin: 30 records'
+prints "tokenize: --val-fraction of records" 'val.bin: 10 records'
+refuses "holding out every record" "holds out 40 records" train none --train-data "$work/sums.jsonl" --val-set-size 40
+
+# --- text as it is
+require 0 tokenize book "$work/book.txt"
+require 0 train text --train-data "$work/book.txt"
+prints "train_gpt: text" 'book.txt: .*KiB of text, 2,0[0-9]+ tokens$'
+require 0 train text_file --train-data "$work/book/train.bin"
+same_bits "text and the token file made of it" "$(adapter_of text)" "$(adapter_of text_file)"
+cp "$work/book.txt" "$work/README" # any name
+require 0 train text_named --train-data "$work/README" --val-set-size 3
+prints "--val-set-size of text" '\(3 rows\)$'
+printf '%s' "$(cat "$work/sums.jsonl")" | sed 's/$/\r/' | sed '1s/^/\xef\xbb\xbf/' > "$work/windows.jsonl"
+require 0 train windows --train-data "$work/windows.jsonl"
+same_bits "CR LF and a byte order mark" "$(adapter_of direct)" "$(adapter_of windows)"
+
+# --- a changed text is no way to go on
+cp "$work/sums.jsonl" "$work/mine.jsonl"
+require 0 train mine --train-data "$work/mine.jsonl"
+sed -i 's/"39 + 1 = "/"39 + 2 = "/' "$work/mine.jsonl"
+refuses "resuming with changed data" "tokens of --train-data" \
+    train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last
+refuses "resuming with --train-on-inputs" "train-on-inputs" \
+    train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last --train-on-inputs
+sed -i 's/"39 + 2 = "/"39 + 1 = "/' "$work/mine.jsonl"
+require 0 train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last
+prints "resuming with the same data" "^resumed from"
+
+# --- refused
+refuses "messages without a template" "chat.jsonl, line 1: .*--chat-template" train none --train-data "$work/chat.jsonl"
+refuses "a template that the vocabulary lacks" "no token <.im_start.>" \
+    train none --train-data "$work/chat.jsonl" --chat-template chatml
+refuses "an unknown template" "chat-template" train none --train-data "$work/chat.jsonl" --chat-template alpaca
+refuses "packing a token file" "sample-packing.*holds tokens" train none --train-data "$work/sums/train.bin" --sample-packing
+refuses "no tokenizer" "tokenizer.json" "$build/train_gpt" --base-model "$fixtures/llama_qv/base" --train-data "$work/book.txt" \
+    --output-dir "$work/none" --sequence-len 8
+: > "$work/empty.jsonl"
+: > "$work/empty.txt"
+refuses "no record" "empty.jsonl: holds nothing to train on: 0 records" train none --train-data "$work/empty.jsonl"
+refuses "no text" "empty.txt: is empty" train none --train-data "$work/empty.txt"
+printf 'short' > "$work/short.txt"
+refuses "a short text" "short.txt: holds 6 tokens; a row of --sequence-len 48" train none --train-data "$work/short.txt"
+printf '{"prompt": "%0100d", "completion": "x"}\n' 1 > "$work/long.jsonl"
+refuses "records that are too long" "1 left out: the first 48 tokens have nothing" train none --train-data "$work/long.jsonl"
+printf 'text\0with zeros' > "$work/binary"
+refuses "no text at all" "binary: is no text: byte 4 is 0" train none --train-data "$work/binary"
+printf '{"text": "fine"}\n{"text": "broken \xff"}\n' > "$work/broken.jsonl"
+refuses "broken UTF-8" "broken.jsonl, line 2: is not valid JSON" train none --train-data "$work/broken.jsonl"
+refuses "tokenize: broken UTF-8" "broken.jsonl, line 2" tokenize none "$work/broken.jsonl"
+refuses "tokenize: no record" "nothing to train on" tokenize none "$work/empty.jsonl"
+refuses "tokenize: text and records" "both text and records" tokenize none "$work/book.txt" "$work/sums.jsonl"
+refuses "tokenize: packing text" "about records" tokenize none "$work/book.txt" --sample-packing
+T=1
+refuses "tokenize: rows of one token" "sequence-len 1" tokenize none "$work/sums.jsonl"
+T=200 fraction=0.1
+refuses "tokenize: no place for a validation record" "too few for a validation" tokenize none "$work/long.jsonl"
+holds "something refused was written" [ ! -e "$work/none" ]
+
+finish

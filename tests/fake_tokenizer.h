@@ -1,0 +1,70 @@
+// A tokenizer whose every answer a test can write down: ids 0 to 255 are the bytes, and special tokens follow in the
+// order given, each spelled as it is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+
+namespace slab::test {
+
+class FakeTokenizer final : public data::Tokenizer {
+  public:
+    std::vector<std::string> specials = {"<eos>"};  // ids from 256 on
+    std::string eos_text = "<eos>", bos_text, jinja;
+    bool with_bos = false;
+
+    std::vector<uint32_t> encode(std::string_view text, data::SpecialTokens special) const override {
+        std::vector<uint32_t> tokens;
+        for (size_t at = 0; at < text.size();) {
+            size_t length = 1;
+            uint32_t token = static_cast<unsigned char>(text[at]);
+            for (size_t i = 0; special == data::SpecialTokens::parse && i < specials.size(); ++i)
+                if (text.substr(at).starts_with(specials[i])) {
+                    length = specials[i].size();
+                    token = static_cast<uint32_t>(256 + i);
+                }
+            tokens.push_back(token);
+            at += length;
+        }
+        return tokens;
+    }
+    std::string decode(std::span<const uint32_t> tokens, bool show_special = false) const override {
+        std::string text;
+        for (const uint32_t token : tokens) {
+            if (token < 256) text.push_back(static_cast<char>(token));
+            if (token >= 256 && show_special) text += specials.at(token - 256);
+        }
+        return text;
+    }
+    size_t vocabulary_size() const override { return 256 + specials.size(); }
+    std::optional<uint32_t> id_of(std::string_view spelling) const override {
+        for (size_t i = 0; i < specials.size(); ++i)
+            if (specials[i] == spelling) return static_cast<uint32_t>(256 + i);
+        return std::nullopt;
+    }
+    std::optional<uint32_t> bos() const override { return id_of(bos_text); }
+    std::optional<uint32_t> eos() const override { return id_of(eos_text); }
+    bool adds_bos() const override { return with_bos; }
+    bool is_special(uint32_t token) const override { return token >= 256; }
+    const std::string& chat_template() const override { return jinja; }
+    std::string description() const override { return "bytes and special tokens of a test"; }
+};
+
+inline FakeTokenizer chatml_tokenizer() {
+    FakeTokenizer tokenizer;
+    tokenizer.specials = {"<eos>", "<|im_start|>", "<|im_end|>"};
+    return tokenizer;
+}
+inline FakeTokenizer llama3_tokenizer() {
+    FakeTokenizer tokenizer;
+    tokenizer.specials = {"<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+                          "<|eot_id|>"};
+    tokenizer.eos_text = "<|end_of_text|>";
+    tokenizer.bos_text = "<|begin_of_text|>";
+    tokenizer.with_bos = true;
+    return tokenizer;
+}
+
+}  // namespace slab::test

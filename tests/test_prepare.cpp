@@ -1,0 +1,350 @@
+// From records to rows: the tokens and marks of every kind written down by hand, chat templates, packing, and what is
+// cut, left out or held out. Text as a stream: the same tokens however it is cut for encoding.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "data/prepare.h"
+#include "data/preview.h"
+#include "tests/fake_tokenizer.h"
+#include "tests/temporary_files.h"
+
+namespace {
+namespace fs = std::filesystem;
+using namespace slab::data;
+using namespace slab::test;
+
+Record text_record(std::string text) {
+    return {RecordKind::text, 1, {}, {}, std::move(text), {}};
+}
+Record completion_record(std::string prompt, std::string completion) {
+    return {RecordKind::completion, 1, std::move(prompt), {}, std::move(completion), {}};
+}
+Record instruction_record(std::string instruction, std::string input, std::string output) {
+    return {RecordKind::instruction, 1, std::move(instruction), std::move(input), std::move(output), {}};
+}
+Record chat_record(std::vector<ChatMessage> messages) {
+    return {RecordKind::chat, 1, {}, {}, {}, std::move(messages)};
+}
+
+TokenFile rows_of(const PreparedRecords& records, const std::vector<bool>& held_out = {}, bool which = false) {
+    TokenMemory memory(300, records.settings().T);
+    if (records.write(held_out, which, memory).rows == 0) return TokenFile("no rows", TokenMemory(300));
+    return TokenFile("rows", std::move(memory));
+}
+
+// Everything of a file: '|' before a document, targets in [[ ]].
+std::string marked(const TokenFile& file, const Tokenizer& tokenizer) {
+    std::string text;
+    bool open = false;
+    for (size_t i = 0; i < file.size(); ++i) {
+        const bool target = file.is_target(i);
+        if (open && !target) text += "]]";
+        if (file.starts_document(i)) text += "|";
+        if (!open && target) text += "[[";
+        open = target;
+        text += tokenizer.decode(std::vector<uint32_t>{file.token(i)}, true);
+    }
+    return text + (open ? "]]" : "");
+}
+
+std::string marked(const std::vector<Record>& records, const Tokenizer& tokenizer, PrepareSettings settings) {
+    PreparedRecords prepared(tokenizer, settings);
+    for (const Record& record : records) prepared.add(record, "here");
+    return marked(rows_of(prepared), tokenizer);
+}
+
+std::string without(std::string text, const std::string& part) {
+    for (size_t at; (at = text.find(part)) != std::string::npos;) text.erase(at, part.size());
+    return text;
+}
+
+}  // namespace
+
+TEST_SUITE("cpu") {
+    TEST_CASE("prepare: the masks of every kind of record") {
+        const FakeTokenizer plain;
+        const PrepareSettings replies{.T = 12, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        PrepareSettings all = replies;
+        all.train_on_inputs = true;
+        CHECK(marked({text_record("hello")}, plain, replies) == "|h[[ello<eos>]]|<eos><eos><eos><eos><eos><eos>|<eos>");
+        CHECK(marked({completion_record("ab ", "cd")}, plain, replies) ==
+              "|ab [[cd<eos>]]|<eos><eos><eos><eos><eos><eos>|<eos>");
+        CHECK(marked({completion_record("ab ", "cd")}, plain, all) ==
+              "|a[[b cd<eos>]]|<eos><eos><eos><eos><eos><eos>|<eos>");
+        CHECK(marked({completion_record("", "cd")}, plain, replies).starts_with("|c[[d<eos>]]|"));
+        CHECK(marked({completion_record("ab", "")}, plain, replies).starts_with("|ab[[<eos>]]|"));
+        // Rendered elsewhere: its special tokens count, and it ends only once.
+        CHECK(marked({completion_record("a<eos>", "cd<eos>")}, plain, replies).starts_with("|a<eos>[[cd<eos>]]|<eos>"));
+        CHECK(marked({text_record("a<eos>")}, plain, replies).starts_with("|a[[<eos>]]|<eos>"));
+
+        const PrepareSettings wide{.T = 100, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        CHECK(marked({instruction_record("Add<eos>", "1+1", "2")}, plain, wide)
+                  .starts_with("|### Instruction:\nAdd<eos>\n\n### Input:\n1+1\n\n### Response:\n[[2<eos>]]|<eos>"));
+        CHECK(marked({instruction_record("Add", "", "2")}, plain, wide)
+                  .starts_with("|### Instruction:\nAdd\n\n### Response:\n[[2<eos>]]|<eos>"));
+
+        const FakeTokenizer bos = llama3_tokenizer();
+        CHECK(marked({completion_record("ab", "c")}, bos, replies)
+                  .starts_with("|<|begin_of_text|>ab[[c<|end_of_text|>]]|"));
+        CHECK(marked({text_record("<|begin_of_text|>ab")}, bos, replies)
+                  .starts_with("|<|begin_of_text|>[[ab<|end_of_text|>]]|"));
+        FakeTokenizer endless;
+        endless.eos_text = "none";
+        CHECK(marked({completion_record("ab", "c")}, endless, replies).substr(0, 9) == std::string("|ab[[c]]|"));
+    }
+
+    TEST_CASE("prepare: ChatML and Llama 3, the replies marked with the ends of their turns") {
+        const PrepareSettings s{.T = 300, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        PrepareSettings all = s;
+        all.train_on_inputs = true;
+        const Record chat = chat_record({{"system", "Be brief."},
+                                         {"user", " Hi <|im_end|>"},
+                                         {"assistant", " Ho\n"},
+                                         {"user", "Why"},
+                                         {"assistant", "So"}});
+        FakeTokenizer chatml = chatml_tokenizer();
+        CHECK(marked({chat}, chatml, s)
+                  .starts_with("|<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|><|im_end|>\n"
+                               "<|im_start|>assistant\n[[ Ho\n<|im_end|>]]\n<|im_start|>user\nWhy<|im_end|>\n"
+                               "<|im_start|>assistant\n[[So<|im_end|>]]\n|<eos>"));
+        CHECK(marked({chat}, chatml, all).starts_with("|<|im_start|>[[system\nBe brief.<|im_end|>\n<|im_start|>user"));
+        CHECK(marked({instruction_record("Add", "1+1", "2")}, chatml, s)
+                  .starts_with("|<|im_start|>user\nAdd\n\n1+1<|im_end|>\n<|im_start|>assistant\n[[2<|im_end|>]]\n|"));
+        // The spelling in the user's words stayed text: one special token a turn.
+        PreparedRecords prepared(chatml, s);
+        prepared.add(chat, "here");
+        const TokenFile file = rows_of(prepared);
+        size_t ends = 0;
+        for (size_t i = 0; i < file.size(); ++i) ends += file.token(i) == 258;
+        CHECK(ends == 5);
+
+        CHECK(marked({chat}, llama3_tokenizer(), s)
+                  .starts_with("|<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+                               "<|start_header_id|>user<|end_header_id|>\n\nHi <|im_end|><|eot_id|>"
+                               "<|start_header_id|>assistant<|end_header_id|>\n\n[[Ho<|eot_id|>]]"
+                               "<|start_header_id|>user<|end_header_id|>\n\nWhy<|eot_id|>"
+                               "<|start_header_id|>assistant<|end_header_id|>\n\n[[So<|eot_id|>]]|<|end_of_text|>"));
+
+        // The system message of the tokenizer's own template, for conversations without one.
+        chatml.jinja =
+            "{% for m in messages %}{% if tools %}{{ '<|im_start|>system\\n' + tools }}{% elif loop.first and m.role "
+            "!= "
+            "'system' %}{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + m.role + "
+            "'\\n' + "
+            "m.content + '<|im_end|>' + '\\n'}}{% endfor %}";
+        CHECK(marked({chat_record({{"user", "u"}, {"assistant", "a"}})}, chatml, s)
+                  .starts_with("|<|im_start|>system\nYou help.<|im_end|>\n<|im_start|>user\nu<|im_end|>\n"));
+        CHECK(marked({chat}, chatml, s).starts_with("|<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user"));
+    }
+
+    TEST_CASE("prepare: which chat template it is") {
+        FakeTokenizer tokenizer = chatml_tokenizer();
+        tokenizer.specials.insert(tokenizer.specials.end(),
+                                  {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
+        CHECK(ChatTemplate::find(tokenizer, "")->format() == ChatFormat::chatml);
+        CHECK(ChatTemplate::find(tokenizer, "llama3")->format() == ChatFormat::llama3);
+        tokenizer.jinja = "{{ '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' + content + '<|eot_id|>' }}";
+        CHECK(ChatTemplate::find(tokenizer, "")->format() == ChatFormat::llama3);
+        CHECK(ChatTemplate::find(tokenizer, "chatml")->format() == ChatFormat::chatml);
+        tokenizer.jinja = "{{ '<|im_start|>' + role + '<|im_sep|>' + content + '<|im_end|>' }}";  // Phi
+        CHECK_FALSE(ChatTemplate::find(tokenizer, "").has_value());
+        tokenizer.jinja = "{{ '[INST] ' + content + ' [/INST]' }}";
+        CHECK_FALSE(ChatTemplate::find(tokenizer, "").has_value());
+        CHECK_FALSE(ChatTemplate::find(FakeTokenizer(), "").has_value());
+        CHECK(has(error_of([] { ChatTemplate::find(FakeTokenizer(), "chatml"); }), "no token <|im_start|>"));
+        CHECK(has(error_of([] { ChatTemplate::find(chatml_tokenizer(), "llama3"); }), "no token <|start_header_id|>"));
+        CHECK(has(error_of([] { ChatTemplate::find(chatml_tokenizer(), "alpaca"); }), "wanted chatml or llama3"));
+        const FakeTokenizer plain;
+        PreparedRecords records(plain, {});
+        const std::string error = error_of([&] { records.add(chat_record({{"user", "u"}}), "chat.jsonl, line 4"); });
+        CHECK(has(error, "chat.jsonl, line 4: the record has messages"));
+        CHECK(has(error, "--chat-template"));
+        // A ChatML template that opens with bos.
+        FakeTokenizer opening = chatml_tokenizer();
+        opening.specials.push_back("<s>");
+        opening.bos_text = "<s>";
+        const PrepareSettings s{.T = 30, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        const Record chat = chat_record({{"assistant", "a"}});
+        CHECK(marked({chat}, opening, s).starts_with("|<|im_start|>assistant\n[[a<|im_end|>]]\n|"));
+        opening.jinja = "{{ bos_token }}{{ '<|im_start|>' + role + '\\n' + content + '<|im_end|>' }}";
+        CHECK(marked({chat}, opening, s).starts_with("|<s><|im_start|>assistant\n[[a<|im_end|>]]\n|"));
+    }
+
+    TEST_CASE("prepare: what is too long, what is empty, and what is said of it") {
+        const FakeTokenizer plain;
+        PreparedRecords records(plain,
+                                {.T = 6, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        records.add(completion_record("abc", "defgh"), "here");  // cut
+        records.add(completion_record("abcdef", "g"), "here");   // the prompt fills the row
+        records.add(completion_record("abcde", ""), "here");     // fits exactly
+        records.add(text_record(""), "here");                    // nothing but an end, which is first
+        records.add(text_record("ABCDEFGHIJKLMNOPQ"), "here");   // three rows with its end
+        records.add(text_record("RSTUVW"), "here");              // the end alone on a second row: left out
+        CHECK(records.records() == 4);
+        CHECK(marked(rows_of(records), plain) ==
+              "|abc[[def]]|abcde[[<eos>]]|A[[BCDEF]]|G[[HIJKL]]|M[[NOPQ<eos>]]|R[[STUVW]]|<eos>");
+        const std::string summary = records.summary();
+        CAPTURE(summary);
+        CHECK(has(summary, "6 records (text; prompt and completion); 1 cut to 6 tokens; "));
+        CHECK(has(summary,
+                  "2 longer than 6 tokens, going on in further rows; 1 left out: nothing to train on; 1 left "
+                  "out: the first 6 tokens have nothing to train on"));
+        PreparedRecords none(plain, {.T = 6, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+        none.add(completion_record("abcdef", "g"), "here");
+        CHECK(none.records() == 0);
+        TokenMemory memory(300, 6);
+        CHECK(none.write({}, false, memory).rows == 0);
+        CHECK(memory.size() == 0);
+        // A conversation without a reply is left out, unless inputs are trained on.
+        const FakeTokenizer chatml = chatml_tokenizer();
+        for (const bool inputs : {false, true}) {
+            PreparedRecords chats(chatml,
+                                  {.T = 60, .sample_packing = false, .train_on_inputs = inputs, .chat_template = ""});
+            chats.add(chat_record({{"user", "u"}}), "here");
+            CHECK(chats.records() == (inputs ? 1 : 0));
+        }
+    }
+
+    TEST_CASE("prepare: packing keeps every record whole and loses none, in few rows") {
+        const FakeTokenizer plain;
+        std::mt19937 random(5);
+        for (const size_t T : {5, 16, 64}) {
+            std::vector<std::string> wanted;
+            PreparedRecords packed(plain,
+                                   {.T = T, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+            size_t tokens = 0;
+            for (int i = 0; i < 200; ++i) {
+                std::string text(1 + random() % (T - 1), 'a');
+                for (char& c : text) c = static_cast<char>('a' + random() % 26);
+                packed.add(completion_record(text.substr(0, 1), text.substr(1)), "here");
+                wanted.push_back(text + "<eos>");
+                tokens += text.size() + 1;
+            }
+            TokenMemory memory(300, T);
+            const auto counts = packed.write({}, false, memory);
+            CHECK(counts.records == 200);
+            CHECK(counts.tokens == tokens);
+            CHECK(counts.targets == tokens - 200);
+            CHECK(counts.rows < (tokens + T - 1) / T * 11 / 9 + 2);  // the bound of first fit decreasing
+            const TokenFile file("packed", std::move(memory));
+            REQUIRE(file.size() == counts.rows * T + 1);
+            CHECK(file.row_tokens() == T);
+            CHECK(file.target_count() == counts.targets);
+            std::vector<std::string> got;
+            for (size_t i = 0; i < file.size(); ++i) {
+                if (file.starts_document(i)) got.emplace_back();
+                got.back() += plain.decode(std::vector<uint32_t>{file.token(i)}, true);
+            }
+            std::erase_if(got, [](const std::string& document) { return without(document, "<eos>").empty(); });
+            std::sort(got.begin(), got.end());
+            std::sort(wanted.begin(), wanted.end());
+            CHECK(got == wanted);
+        }
+    }
+
+    TEST_CASE("prepare: the share held out is spread evenly, exact, and the same every time") {
+        const FakeTokenizer plain;
+        PreparedRecords records(plain,
+                                {.T = 8, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        for (int i = 0; i < 103; ++i) records.add(text_record("r" + std::to_string(i)), "here");
+        for (const size_t n : {0, 1, 10, 50, 103}) {
+            const auto held_out = records.spread(n);
+            CHECK(static_cast<size_t>(std::count(held_out.begin(), held_out.end(), true)) == n);
+            const TokenFile rest = rows_of(records, held_out, false), out = rows_of(records, held_out, true);
+            CHECK(rest.size() == (n == 103 ? 0 : (103 - n) * 8 + 1));
+            CHECK(out.size() == (n == 0 ? 0 : n * 8 + 1));
+        }
+        const auto ten = records.spread(10);
+        for (size_t at = 0; at + 11 <= 103; ++at) CHECK(std::count(ten.begin() + at, ten.begin() + at + 11, true) >= 1);
+        CHECK(rows_of(records, ten).content_hash() == rows_of(records, ten).content_hash());
+        CHECK(rows_of(records, ten).content_hash() != rows_of(records, ten, true).content_hash());
+        CHECK_THROWS_AS(records.spread(104), std::logic_error);
+    }
+
+    TEST_CASE("prepare: a file of records, its errors and its progress") {
+        const FreshDirectory dir;
+        const fs::path path = dir.path / "r.jsonl";
+        put(path, "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\", \"completion\": \"d\"}\n");
+        const FakeTokenizer plain;
+        PreparedRecords records(plain,
+                                {.T = 4, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        std::vector<size_t> done;
+        records.add_file(path, [&](size_t bytes, size_t total) {
+            done.push_back(bytes);
+            CHECK(total == fs::file_size(path));
+        });
+        CHECK(done == std::vector<size_t>{0, 35, 70});
+        CHECK(marked(rows_of(records), plain) == "|a[[b<eos>]]|<eos>|c[[d<eos>]]|<eos>|<eos>");
+        put(path, "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\"}\n");
+        CHECK(has(error_of([&] { records.add_file(path); }), "r.jsonl, line 2: "));
+        put(path, "{\"messages\": []}\n");
+        CHECK(has(error_of([&] { records.add_file(path); }), "r.jsonl, line 1: the record has messages"));
+    }
+
+    TEST_CASE("prepare: text is one stream, whatever pieces it is encoded in") {
+        const FakeTokenizer plain;
+        std::string text;
+        for (int i = 0; i < 1000000; ++i) text += "line " + std::to_string(i) + (i % 3 ? "\n" : "\n\n ");
+        REQUIRE(text.size() > 10000000);
+        TokenMemory memory(300);
+        size_t last = 0;
+        const size_t targets = append_text(text, plain, true, memory, 1, [&](size_t done, size_t total) {
+            CHECK(total == text.size());
+            CHECK(done > last);
+            // A cut lies between a line end and a letter.
+            if (done < total) CHECK((text[done - 1] == '\n' && text[done] == 'l'));
+            last = done;
+        });
+        CHECK(last == text.size());
+        CHECK(targets == text.size());
+        append_text("two", plain, false, memory);
+        const TokenFile file("text", std::move(memory));
+        REQUIRE(file.size() == text.size() + 1 + 4);
+        CHECK(file.row_tokens() == 0);
+        size_t wrong = 0;
+        for (size_t i = 0; i < text.size(); ++i) wrong += file.token(i) != static_cast<unsigned char>(text[i]);
+        CHECK(wrong == 0);
+        CHECK(file.token(text.size()) == 256);
+        CHECK(file.is_target(text.size()));
+        CHECK(file.document_count() == 2);
+        CHECK(file.starts_document(text.size() + 1));
+        CHECK_FALSE(file.is_target(file.size() - 1));
+        CHECK(file.target_count() == targets + 2);
+        TokenMemory with_bos(300);
+        CHECK(append_text("", llama3_tokenizer(), true, with_bos) == 1);
+        CHECK(with_bos.size() == 2);
+    }
+
+    TEST_CASE("preview: the row's text comes back, with the targets marked") {
+        const FakeTokenizer chatml = chatml_tokenizer();
+        PreparedRecords records(chatml,
+                                {.T = 40, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+        records.add(completion_record("\xc3\xa4h ", "caf\xc3\xa9\n"), "here");
+        records.add(completion_record("1", "2\x1b[31m\xff"), "here");
+        records.add(chat_record({{"user", "u"}, {"assistant", "ok"}}), "here");
+        const TokenFile file = rows_of(records);
+        const std::string shown = preview(file, 9, 40, chatml, false);
+        CHECK(shown ==
+              "row 1: 35 tokens, 10 trained on, filled up with 5\n"
+              "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n[[ok<|im_end|>]]\n"
+              "\n--- next document ---\n\xc3\xa4h [[caf\xc3\xa9\n<eos>]]\n"
+              "row 2: 9 tokens, 8 trained on, filled up with 31\n1[[2\xef\xbf\xbd[31m\xef\xbf\xbd<eos>]]\n");
+        const std::string coloured = preview(file, 1, 40, chatml, true);
+        CHECK(has(coloured, "\x1b[32mok<|im_end|>\x1b[0m"));
+        std::string text = without(without(shown.substr(shown.find('\n') + 1), "[["), "]]");
+        std::vector<uint32_t> first;
+        for (size_t i = 0; i == 0 || !file.starts_document(i); ++i) first.push_back(file.token(i));
+        CHECK(text.starts_with(chatml.decode(first, true)));
+        CHECK(preview(file, 0, 40, chatml, false).empty());
+        // A stream: no filling, and a last row that is cut short.
+        TokenMemory memory(300);
+        append_text("abcdefg", chatml, true, memory);
+        CHECK(preview(TokenFile("text", std::move(memory)), 9, 3, chatml, false) ==
+              "row 1: 3 tokens, 2 trained on\na[[bc]]\nrow 2: 3 tokens, 3 trained on\n[[def]]\n"
+              "row 3: 2 tokens, 2 trained on\n[[g<eos>]]\n");
+    }
+}

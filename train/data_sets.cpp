@@ -1,0 +1,226 @@
+// From --train-data, --val-data and --val-set-size to loaders. See data_sets.h.
+#include "train/data_sets.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "data/input_file.h"
+#include "data/preview.h"
+#include "train/text.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// A line now and then while a large file is tokenised.
+class ProgressLines {
+  public:
+    ProgressLines(std::string name, std::ostream& out) : name_(std::move(name)), out_(out) {}
+    void operator()(size_t done_bytes, size_t total_bytes) {
+        const Clock::time_point now = Clock::now();
+        if (now - told_ < std::chrono::seconds(2) || total_bytes == 0) return;
+        told_ = now;
+        out_ << "tokenizing " << name_ << ": " << 100 * done_bytes / total_bytes << "% of " << memory_text(total_bytes)
+             << "\n"
+             << std::flush;
+    }
+
+  private:
+    std::string name_;
+    std::ostream& out_;
+    Clock::time_point told_ = Clock::now();
+};
+
+std::string read_text(const fs::path& path) {
+    const data::InputFile file(path);
+    if (file.size_bytes() == 0) throw std::runtime_error(path.string() + ": is empty, wanted text");
+    std::string text(file.size_bytes(), '\0');
+    file.read(0, text.data(), text.size(), "text");
+    if (const size_t at = text.find('\0'); at < size_t{1} << 16)
+        throw std::runtime_error(path.string() + ": is no text: byte " + std::to_string(at) +
+                                 " is 0. Hint: give UTF-8 text, records (*.jsonl), or token files made by "
+                                 "build/tokenize (*.bin)");
+    return text;
+}
+
+// Makes loaders for one run's flags.
+class Opener {
+  public:
+    Opener(const TrainOptions& options, const ModelConfig& config,
+           const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out)
+        : o_(options), config_(config), open_tokenizer_(open_tokenizer), out_(out) {}
+
+    DataSets open();
+    void preview(const data::TokenFile& file);
+
+  private:
+    const data::Tokenizer& tokenizer() {
+        if (!tokenizer_) {
+            tokenizer_ = open_tokenizer_();
+            out_ << "tokenizer: " << tokenizer_->description() << "\n";
+        }
+        return *tokenizer_;
+    }
+    uint32_t largest_token() { return static_cast<uint32_t>(std::max<size_t>(tokenizer().vocabulary_size(), 1) - 1); }
+    std::unique_ptr<DataLoader> loader(data::TokenFile file, bool shuffle, uint64_t first_row = 0,
+                                       uint64_t end_row = UINT64_MAX) const {
+        return std::make_unique<DataLoader>(std::move(file), o_.sequence_len, config_.V, o_.seed, shuffle, first_row,
+                                            end_row);
+    }
+    void check_flags() const;
+    uint64_t held_out_of(uint64_t there, const char* what) const;
+    data::TokenFile checked(const std::string& path, data::TokenMemory memory);
+    data::TokenFile text(const std::string& path);
+    data::PreparedRecords records(const std::string& path);
+    data::TokenFile rows(const std::string& path, const data::PreparedRecords& records, const char* purpose,
+                         const std::vector<bool>& held_out = {}, bool which = false);
+    data::TokenFile tokens_or_text(const std::string& path) {
+        return kind_of_data(path) == DataKind::text ? text(path) : data::TokenFile{fs::path(path)};
+    }
+
+    const TrainOptions& o_;
+    const ModelConfig& config_;
+    const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer_;
+    std::ostream& out_;
+    std::unique_ptr<data::Tokenizer> tokenizer_;
+};
+
+// A flag about records must not seem to work on a file that was made without it.
+void Opener::check_flags() const {
+    const bool given = o_.sample_packing || o_.train_on_inputs || !o_.chat_template.empty();
+    const auto is_tokens = [](const std::string& path) {
+        return path.empty() || kind_of_data(path) == DataKind::tokens;
+    };
+    if (given && is_tokens(o_.train_data) && is_tokens(o_.val_data))
+        throw std::runtime_error("--sample-packing, --train-on-inputs and --chat-template are about records, and " +
+                                 o_.train_data +
+                                 " holds tokens. Hint: give build/tokenize the flag, or the records here");
+}
+
+uint64_t Opener::held_out_of(uint64_t there, const char* what) const {
+    if (o_.val_set_size == 0) return 0;
+    const uint64_t held_out = o_.val_set_size < 1
+                                  ? static_cast<uint64_t>(std::ceil(o_.val_set_size * static_cast<double>(there)))
+                                  : static_cast<uint64_t>(o_.val_set_size);
+    if (held_out >= there)
+        throw std::runtime_error("--val-set-size holds out " + count_text(held_out) + " " + what + " and " +
+                                 o_.train_data + " has " + count_text(there) + "; nothing would be left to train on");
+    return held_out;
+}
+
+data::TokenFile Opener::checked(const std::string& path, data::TokenMemory memory) {
+    data::TokenFile file(path, std::move(memory));
+    if (file.max_token() >= static_cast<uint32_t>(config_.V))
+        throw std::runtime_error(path + ": needs token " + std::to_string(file.max_token()) + " (" +
+                                 data::quote(printable_text(tokenizer().decode({{file.max_token()}}, true))) +
+                                 ") of the tokenizer, and the model's vocabulary ends at " +
+                                 std::to_string(config_.V - 1) + ": does the tokenizer belong to this model?");
+    return file;
+}
+
+data::TokenFile Opener::text(const std::string& path) {
+    const std::string all = read_text(path);
+    const size_t threads =
+        o_.threads > 0 ? static_cast<size_t>(o_.threads) : std::max(1u, std::thread::hardware_concurrency());
+    data::TokenMemory memory(largest_token());
+    data::append_text(all, tokenizer(), true, memory, threads, ProgressLines(path, out_));
+    out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";
+    return checked(path, std::move(memory));
+}
+
+data::PreparedRecords Opener::records(const std::string& path) {
+    data::PreparedRecords records(tokenizer(), {.T = static_cast<size_t>(o_.sequence_len),
+                                                .sample_packing = o_.sample_packing,
+                                                .train_on_inputs = o_.train_on_inputs,
+                                                .chat_template = o_.chat_template});
+    records.add_file(path, ProgressLines(path, out_));
+    out_ << path << ": " << records.summary() << "\n";
+    if (records.records() == 0)
+        throw std::runtime_error(path + ": holds nothing to train on: " + records.summary() +
+                                 ". Hint: --preview shows rows, a larger --sequence-len holds longer records");
+    return records;
+}
+
+data::TokenFile Opener::rows(const std::string& path, const data::PreparedRecords& records, const char* purpose,
+                             const std::vector<bool>& held_out, bool which) {
+    data::TokenMemory memory(largest_token(), records.settings().T);
+    const auto counts = records.write(held_out, which, memory);
+    out_ << "  " << purpose << ": " << counts.text(records.settings()) << "\n";
+    return checked(path, std::move(memory));
+}
+
+DataSets Opener::open() {
+    check_flags();
+    DataSets sets;
+    if (kind_of_data(o_.train_data) == DataKind::records) {
+        const data::PreparedRecords prepared = records(o_.train_data);
+        if (const uint64_t n = held_out_of(prepared.records(), "records")) {
+            const std::vector<bool> held_out = prepared.spread(n);
+            sets.train = loader(rows(o_.train_data, prepared, "training", held_out, false), true);
+            sets.val = loader(rows(o_.train_data, prepared, "validation", held_out, true), false);
+        } else {
+            sets.train = loader(rows(o_.train_data, prepared, "training"), true);
+        }
+    } else {
+        const data::TokenFile file = tokens_or_text(o_.train_data);
+        if (o_.val_set_size > 0) {
+            const uint64_t all = loader(file, false)->rows(), n = held_out_of(all, "rows");
+            sets.val = loader(file, false, all - n, all);
+            sets.train = loader(file, true, 0, all - n);
+        } else {
+            sets.train = loader(file, true);
+        }
+    }
+    if (o_.val_data.empty()) return sets;
+    sets.val =
+        loader(kind_of_data(o_.val_data) == DataKind::records ? rows(o_.val_data, records(o_.val_data), "validation")
+                                                              : tokens_or_text(o_.val_data),
+               false);
+    return sets;
+}
+
+void Opener::preview(const data::TokenFile& file) {
+    if (o_.preview == 0) return;
+    const bool colour = &out_ == &std::cout && isatty(STDOUT_FILENO);
+    out_ << data::preview(file, static_cast<size_t>(o_.preview), static_cast<size_t>(o_.sequence_len), tokenizer(),
+                          colour)
+         << std::flush;
+}
+
+}  // namespace
+
+DataKind kind_of_data(const fs::path& path) {
+    if (data::is_records_file(path)) return DataKind::records;
+    std::error_code error;
+    if (path.extension() == ".bin" || !fs::is_regular_file(path, error)) return DataKind::tokens;
+    const data::InputFile file(path);
+    uint32_t word = 0;
+    if (file.size_bytes() < sizeof word) return DataKind::text;
+    file.read(0, &word, sizeof word, "first bytes");
+    for (const int32_t magic : {data::token_magic_uint16, data::token_magic_uint32, data::mask_magic})
+        for (const uint32_t known : {static_cast<uint32_t>(magic), __builtin_bswap32(static_cast<uint32_t>(magic))})
+            if (word == known) return DataKind::tokens;
+    return DataKind::text;
+}
+
+DataSets open_data(const TrainOptions& options, const ModelConfig& config,
+                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out) {
+    Opener opener(options, config, open_tokenizer, out);
+    DataSets sets = opener.open();
+    opener.preview(sets.train->file());
+    return sets;
+}
+
+}  // namespace slab::train

@@ -1,0 +1,33 @@
+// Training and validation rows from whatever the user has: token files, or text and JSONL records, which are tokenised
+// here with the base model's own tokenizer and then live in memory (2 or 4 bytes a token, and one for the mask).
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+
+#include "data/prepare.h"
+#include "train/data_loader.h"
+#include "train/model_config.h"
+#include "train/options.h"
+
+namespace slab::train {
+
+enum class DataKind { tokens, records, text };
+// records: by the file's name (data/records.h). tokens: *.bin, what begins as a token file, and what cannot be read,
+// for TokenFile to refuse. text: the rest.
+DataKind kind_of_data(const std::filesystem::path& path);
+
+// Two files, or one divided by --val-set-size: the last rows of tokens and text, evenly spread records. val is null
+// without either.
+struct DataSets {
+    std::unique_ptr<DataLoader> train, val;
+};
+
+// Prints what was made of text and records, and --preview. open_tokenizer is called at most once, and only when it is
+// needed. Throws std::runtime_error naming file, line or flag.
+DataSets open_data(const TrainOptions& options, const ModelConfig& config,
+                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out);
+
+}  // namespace slab::train
