@@ -146,6 +146,34 @@ TEST_SUITE("cpu") {
         CHECK(has(error_of([&] { read_trained(file, layout.trained); }), "adapter_model.safetensors"));
     }
 
+    TEST_CASE("adapters: files in F16 and BF16, which others write, are read with their exact values") {
+        const FreshDirectory dir;
+        const ModelLayout layout = make_layout(tiny_config("qwen2", 2), tiny_settings());
+        const std::vector<size_t> offsets = layout.trained.packed_offsets();
+        const std::vector<float> weights = random_vector<float>(layout.trained.parameter_count(), 5);
+        for (const DType dtype : {DType::f16, DType::bf16}) {
+            CAPTURE(dtype_name(dtype));
+            SafetensorsWriter writer;
+            std::vector<std::vector<std::byte>> kept;
+            for (size_t i = 0; i < offsets.size(); ++i) {
+                const TrainedTensor& t = layout.trained.at(i);
+                auto& bytes = kept.emplace_back(2 * t.elems());
+                REQUIRE(store_as(dtype, weights.data() + offsets[i], t.elems(), bytes.data()));
+                writer.add(t.key, dtype, {t.rows, t.cols}, bytes.data());
+            }
+            writer.write(dir.path / "adapter_model.safetensors");
+            const std::vector<float> got = read_trained(adapter_weights_file(dir.path), layout.trained);
+            bool exact = true;
+            for (size_t i = 0; i < offsets.size(); ++i) {
+                std::vector<std::byte> again(kept[i].size());
+                exact &= store_as(dtype, got.data() + offsets[i], layout.trained.at(i).elems(), again.data());
+                exact &= again == kept[i];
+            }
+            CHECK(exact);
+            CHECK(relative_error(got, weights) < (dtype == DType::f16 ? 0x1p-11 : 0x1p-8));
+        }
+    }
+
     TEST_CASE("adapters: a new one has B zero and A uniform in +-1/sqrt(in), a function of the seed") {
         const ModelLayout layout = make_layout(tiny_config("llama"), tiny_settings());
         const std::vector<float> start = initial_adapter(layout.trained, 3);
