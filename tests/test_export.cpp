@@ -283,6 +283,34 @@ TEST_SUITE("cpu") {
         CHECK(data::GgufFile(mistral.dir.path / "m.gguf").text("general.architecture") == "llama");
     }
 
+    TEST_CASE("export: a GGUF base gives the Hugging Face model that it was made from, with the adapter") {
+        for (const char* family : {"llama", "qwen3", "gpt2"}) {
+            CAPTURE(family);
+            const fs::path folder = fs::path("tests/gguf") / family;
+            const ModelConfig config = read_model_config(folder / "config.json");
+            const FreshDirectory dir;
+            write_adapter(dir.path / "adapter", config, tiny_lora());
+            const Adapter adapter(dir.path / "adapter", config);
+            ThreadPool pool(1);
+            const MergeSettings f32{.dtype = "f32"};
+            merge_adapter(folder, config, adapter, dir.path / "files", f32, pool);
+            const auto report = merge_adapter(folder / "model.gguf", config, adapter, dir.path / "decoded", f32, pool);
+            const ModelFiles files(dir.path / "files"), decoded(dir.path / "decoded");
+            CHECK(report.merged == adapter.modules.size());
+            CHECK(decoded.names() == files.names());
+            for (const std::string& name : files.names()) {
+                CAPTURE(name);
+                CHECK(decoded.info(name).shape == files.info(name).shape);
+                CHECK(raw_bytes(decoded, name) == raw_bytes(files, name));
+            }
+            const ModelConfig again = read_model_config(dir.path / "decoded" / "config.json");
+            CHECK(describe(again) == describe(config));
+            merge_adapter(folder / "model.gguf", config, adapter, dir.path / "narrow", {}, pool);
+            const ModelFiles narrow(dir.path / "narrow");
+            for (const std::string& name : narrow.names()) CHECK(narrow.info(name).dtype == DType::bf16);
+        }
+    }
+
     TEST_CASE("export: the command line") {
         TinyExport tiny("llama");
         std::ostringstream out, err;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "data/command_line.h"
+#include "data/gguf.h"
 #include "data/gguf_writer.h"
 #include "train/adapter_files.h"
 #include "train/hub_cache.h"
@@ -90,6 +91,10 @@ void export_all(const ExportOptions& o, std::ostream& out) {
     out << "adapter of rank " << adapter.lora.r << ", scale " << format_text("%g", adapter.lora.scale()) << ", on "
         << adapter.modules.size() << " modules\n";
     if (!o.merge.empty()) {
+        if (data::is_gguf_file(base) && o.dtype.empty())
+            out << "note: the merged weights are bf16, since a GGUF file's blocks cannot be kept; --dtype f32 keeps "
+                   "all "
+                   "that they hold\n";
         ThreadPool pool(o.threads);
         const MergeReport report = merge_adapter(base, config, adapter, o.merge, settings, pool);
         out << "wrote " << o.merge << ": " << memory_text(report.bytes) << " of weights in " << report.shards

@@ -39,7 +39,7 @@ struct Adapter {
 };
 
 struct MergeSettings {
-    std::string dtype;  // "": each tensor as the base has it; "f32", "bf16", "f16"
+    std::string dtype;  // "f32", "bf16", "f16"; "": each tensor as the base has it, bf16 for a GGUF base
     size_t max_shard_bytes = size_t{5} << 30;
 };
 // What was written.
@@ -47,8 +47,8 @@ struct MergeReport {
     size_t shards = 0, bytes = 0, tensors = 0, merged = 0;
     std::vector<std::string> copied;  // files beside the weights
 };
-// base: a Hugging Face directory or a .safetensors file with config.json beside it. out: a directory that does not
-// exist, or is empty; it appears whole or not at all.
+// base: a Hugging Face directory, a .safetensors file with config.json beside it, or a GGUF file. out: a directory that
+// does not exist, or is empty; it appears whole or not at all.
 MergeReport merge_adapter(const std::filesystem::path& base, const ModelConfig& config, const Adapter& adapter,
                           const std::filesystem::path& out, const MergeSettings& settings, ThreadPool& pool);
 

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "data/atomic_file.h"
+#include "data/gguf.h"
 #include "data/input_file.h"
 #include "data/json_file.h"
 #include "data/tokenizer.h"
@@ -77,44 +79,176 @@ void add_adapter(float* stored, bool transposed, const AdapterModule& m, size_t 
     });
 }
 
-// The tensors of the base's files in their order, each with its adapter.
-std::vector<OutTensor> plan_tensors(const ModelFiles& files, const ModelConfig& config, const Adapter& adapter,
-                                    std::optional<DType> dtype) {
-    std::map<std::string, const AdapterModule*> adapter_of;
-    for (const AdapterModule& m : adapter.modules)
-        adapter_of[files.resolve(key_spellings(m.module.path + ".weight"))] = &m;
-    std::vector<OutTensor> tensors;
-    for (const SafetensorsFile& file : files.files())
-        for (const SafetensorsEntry& entry : file.entries()) {
-            OutTensor t{entry.name, entry.dtype, entry.shape};
-            // Buffers keep their type: a mask is no weight, and rotary frequencies would lose their meaning in 16 bits.
-            const bool buffer = is_ignorable_key(config, entry.name) && entry.name != "lm_head.weight";
-            if (dtype && !buffer) t.dtype = *dtype;
-            if (const auto found = adapter_of.find(entry.name); found != adapter_of.end()) t.adapter = found->second;
-            t.bytes = entry.elems * dtype_bytes(t.dtype);
-            tensors.push_back(std::move(t));
-        }
-    return tensors;
-}
-
-// Bytes of one tensor of the output.
-void make_tensor(const ModelFiles& files, const OutTensor& t, const Adapter& adapter, bool transposed, ThreadPool& pool,
-                 std::byte* dst) {
-    const SafetensorsEntry& entry = files.info(t.name);
-    if (!t.adapter && t.dtype == entry.dtype) {
-        files.file_of(t.name).read_raw(t.name, t.dtype, dst);
+// config.json of the base, key for key; only the type is another when another was asked for.
+void copy_config(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
+    if (!dtype) {
+        data::copy_file_atomically(from, to);
         return;
     }
-    std::vector<float> wide(entry.elems);
-    files.read_as(t.name, wide.data());
+    data::read_json_file(from);  // checks it
+    const data::InputFile file(from);
+    std::string text(file.size_bytes(), '\0');
+    file.read(0, text.data(), text.size(), "JSON text");
+    auto config = nlohmann::ordered_json::parse(text);
+    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = config_dtype(*dtype);
+    data::write_file_atomically(to, config.dump(2) + "\n");
+}
+
+// Where the tensors of the output come from.
+class Source {
+  public:
+    virtual ~Source() = default;
+    // All tensors in their order; dtype: of weights, if it is to be another than the base's.
+    virtual std::vector<OutTensor> plan(std::optional<DType> dtype) const = 0;
+    // The bytes of one, called in that order, into dst [t.bytes].
+    virtual void make(const OutTensor& t, std::byte* dst) = 0;
+    // config.json and what else belongs beside the weights, into the directory; returns what was copied.
+    virtual std::vector<fs::path> write_beside(const fs::path& out, std::optional<DType> dtype) const = 0;
+};
+
+// Adapter and rounding of a tensor in float32 as stored, wide [t.shape].
+void finish_tensor(const OutTensor& t, float* wide, size_t elems, bool transposed, const Adapter& adapter,
+                   ThreadPool& pool, const fs::path& from, std::byte* dst) {
     if (t.adapter)
-        add_adapter(wide.data(), transposed, *t.adapter, static_cast<size_t>(adapter.lora.r), adapter.lora.scale(),
-                    pool);
-    if (!store_as(t.dtype, wide.data(), wide.size(), dst))
-        throw std::runtime_error(files.file_of(t.name).path().string() + ": tensor " + data::quote(t.name) +
+        add_adapter(wide, transposed, *t.adapter, static_cast<size_t>(adapter.lora.r), adapter.lora.scale(), pool);
+    if (!store_as(t.dtype, wide, elems, dst))
+        throw std::runtime_error(from.string() + ": tensor " + data::quote(t.name) +
                                  (t.adapter ? " with the adapter" : "") + " has a value beyond the range of " +
                                  dtype_name(t.dtype) + "; give --dtype bf16 or f32");
 }
+
+// A base of .safetensors files: their tensors in their order, each with its adapter.
+class FilesSource : public Source {
+  public:
+    FilesSource(const fs::path& base, const ModelConfig& config, const Adapter& adapter, ThreadPool& pool)
+        : files_(base), config_(config), adapter_(adapter), pool_(pool) {}
+
+    std::vector<OutTensor> plan(std::optional<DType> dtype) const override {
+        std::map<std::string, const AdapterModule*> adapter_of;
+        for (const AdapterModule& m : adapter_.modules)
+            adapter_of[files_.resolve(key_spellings(m.module.path + ".weight"))] = &m;
+        std::vector<OutTensor> tensors;
+        for (const SafetensorsFile& file : files_.files())
+            for (const SafetensorsEntry& entry : file.entries()) {
+                OutTensor t{entry.name, entry.dtype, entry.shape};
+                // Buffers keep their type: a mask is no weight, and rotary frequencies would lose their meaning in 16
+                // bits.
+                const bool buffer = is_ignorable_key(config_, entry.name) && entry.name != "lm_head.weight";
+                if (dtype && !buffer) t.dtype = *dtype;
+                if (const auto found = adapter_of.find(entry.name); found != adapter_of.end())
+                    t.adapter = found->second;
+                t.bytes = entry.elems * dtype_bytes(t.dtype);
+                tensors.push_back(std::move(t));
+            }
+        return tensors;
+    }
+
+    void make(const OutTensor& t, std::byte* dst) override {
+        const SafetensorsEntry& entry = files_.info(t.name);
+        const SafetensorsFile& file = files_.file_of(t.name);
+        if (!t.adapter && t.dtype == entry.dtype) {
+            file.read_raw(t.name, t.dtype, dst);
+            return;
+        }
+        std::vector<float> wide(entry.elems);
+        file.read_as(t.name, wide.data());
+        finish_tensor(t, wide.data(), wide.size(), config_.family == Family::gpt2, adapter_, pool_, file.path(), dst);
+    }
+
+    // config.json key for key, the tokenizer, and how to generate.
+    std::vector<fs::path> write_beside(const fs::path& out, std::optional<DType> dtype) const override {
+        copy_config(files_.directory() / "config.json", out / "config.json", dtype);
+        std::vector<fs::path> copied = data::tokenizer_files(files_.directory());
+        if (const fs::path generation = files_.directory() / "generation_config.json"; fs::exists(generation))
+            copied.push_back(generation);
+        for (const fs::path& file : copied) data::copy_file_atomically(file, out / file.filename());
+        return copied;
+    }
+
+  private:
+    ModelFiles files_;
+    const ModelConfig& config_;
+    const Adapter& adapter_;
+    ThreadPool& pool_;
+};
+
+// A GGUF base, decoded: the tensors that transformers would have, under its names.
+class DecodedSource : public Source {
+  public:
+    DecodedSource(const fs::path& base, const ModelConfig& config, const Adapter& adapter, ThreadPool& pool)
+        : path_(base),
+          config_(config),
+          weights_(BaseWeights::from_files(base, config)),
+          adapter_(adapter),
+          pool_(pool),
+          specs_(outer_tensors(config)) {
+        for (int l = 0; l < config.L; ++l)
+            for (auto& spec : layer_tensors(config, l)) specs_.push_back(std::move(spec));
+        for (const TensorSpec& spec : specs_) {
+            size_t begin_elem = 0;
+            for (const TensorPart& part : spec.parts) {
+                places_[part.key] = {&spec, &part, begin_elem};
+                begin_elem += part.rows * spec.cols;
+            }
+        }
+    }
+
+    std::vector<OutTensor> plan(std::optional<DType> dtype) const override {
+        std::map<std::string, const AdapterModule*> adapter_of;
+        for (const AdapterModule& m : adapter_.modules) adapter_of[m.module.path + ".weight"] = &m;
+        std::vector<OutTensor> tensors;
+        for (const TensorSpec& spec : specs_)
+            for (const TensorPart& part : spec.parts) {
+                OutTensor t{part.key, dtype.value_or(kDecodedDType), stored_shape(spec, part)};
+                if (const auto found = adapter_of.find(part.key); found != adapter_of.end()) t.adapter = found->second;
+                t.bytes = part.rows * spec.cols * dtype_bytes(t.dtype);
+                tensors.push_back(std::move(t));
+            }
+        return tensors;
+    }
+
+    void make(const OutTensor& t, std::byte* dst) override {
+        const Place& place = places_.at(t.name);
+        const TensorSpec& spec = *place.spec;
+        const size_t elems = place.part->rows * spec.cols;
+        if (read_ != &spec) {  // its parts follow each other
+            all_parts_.resize(spec.elems());
+            weights_.read(spec, all_parts_.data(), pool_);
+            read_ = &spec;
+        }
+        std::vector<float> wide(elems);
+        const float* const from = all_parts_.data() + place.begin_elem;
+        if (spec.transposed)
+            transpose(from, place.part->rows, spec.cols, wide.data());
+        else
+            std::copy_n(from, elems, wide.data());
+        finish_tensor(t, wide.data(), elems, spec.transposed, adapter_, pool_, path_, dst);
+    }
+
+    std::vector<fs::path> write_beside(const fs::path& out, std::optional<DType> dtype) const override {
+        write_model_config(config_, out / "config.json", config_dtype(dtype.value_or(kDecodedDType)));
+        return {};
+    }
+
+  private:
+    static constexpr DType kDecodedDType =
+        DType::bf16;  // a type of blocks cannot be kept, and this loses least by size
+    struct Place {
+        const TensorSpec* spec;
+        const TensorPart* part;
+        size_t begin_elem;  // in spec's elements
+    };
+
+    fs::path path_;
+    const ModelConfig& config_;
+    BaseWeights weights_;
+    const Adapter& adapter_;
+    ThreadPool& pool_;
+    std::vector<TensorSpec> specs_;
+    std::map<std::string, Place> places_;
+    std::vector<float> all_parts_;  // of the tensor read_
+    const TensorSpec* read_ = nullptr;
+};
 
 // Runs of tensors that fit a shard each. A tensor larger than a shard has one of its own.
 std::vector<std::vector<OutTensor>> split_shards(std::vector<OutTensor> tensors, size_t max_shard_bytes) {
@@ -152,30 +286,20 @@ void write_index(const fs::path& directory, const std::vector<std::vector<OutTen
     data::write_file_atomically(directory / "model.safetensors.index.json", index.dump(2) + "\n");
 }
 
-// config.json of the base, key for key; only the type is another when another was asked for.
-void copy_config(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
-    if (!dtype) {
-        data::copy_file_atomically(from, to);
-        return;
-    }
-    data::read_json_file(from);  // checks it
-    const data::InputFile file(from);
-    std::string text(file.size_bytes(), '\0');
-    file.read(0, text.data(), text.size(), "JSON text");
-    auto config = nlohmann::ordered_json::parse(text);
-    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = config_dtype(*dtype);
-    data::write_file_atomically(to, config.dump(2) + "\n");
-}
-
 }  // namespace
 
 MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const Adapter& adapter, const fs::path& out,
                           const MergeSettings& settings, ThreadPool& pool) {
     require_no_content(out);
-    BaseWeights::from_files(base, config);  // throws unless the files are exactly this model
-    const ModelFiles files(base);
     const std::optional<DType> dtype = parse_dtype(settings.dtype);
-    const auto shards = split_shards(plan_tensors(files, config, adapter, dtype), settings.max_shard_bytes);
+    std::unique_ptr<Source> source;
+    if (data::is_gguf_file(base)) {
+        source = std::make_unique<DecodedSource>(base, config, adapter, pool);
+    } else {
+        BaseWeights::from_files(base, config);  // throws unless the files are exactly this model
+        source = std::make_unique<FilesSource>(base, config, adapter, pool);
+    }
+    const auto shards = split_shards(source->plan(dtype), settings.max_shard_bytes);
 
     MergeReport report;
     report.shards = shards.size();
@@ -186,9 +310,7 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
     for (size_t s = 0; s < shards.size(); ++s) {
         SafetensorsWriter writer;
         for (const OutTensor& t : shards[s]) {
-            writer.add(t.name, t.dtype, t.shape, [&](std::byte* dst) {
-                make_tensor(files, t, adapter, config.family == Family::gpt2, pool, dst);
-            });
+            writer.add(t.name, t.dtype, t.shape, [&](std::byte* dst) { source->make(t, dst); });
             report.bytes += t.bytes;
             report.tensors += 1;
             report.merged += t.adapter != nullptr;
@@ -196,14 +318,8 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
         writer.write(staged.staging() / shard_name(s, shards.size()));
     }
     if (shards.size() > 1) write_index(staged.staging(), shards);
-    copy_config(files.directory() / "config.json", staged.staging() / "config.json", dtype);
-    std::vector<fs::path> beside = data::tokenizer_files(files.directory());
-    if (const fs::path generation = files.directory() / "generation_config.json"; fs::exists(generation))
-        beside.push_back(generation);
-    for (const fs::path& file : beside) {
+    for (const fs::path& file : source->write_beside(staged.staging(), dtype))
         report.copied.push_back(file.filename().string());
-        data::copy_file_atomically(file, staged.staging() / file.filename());
-    }
     staged.commit();
     return report;
 }
