@@ -12,7 +12,7 @@ NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nv
 # The compute capabilities of the GPUs here, such as 90; empty without a usable GPU.
 GPU_ARCHS := $(shell nvidia-smi -L >/dev/null 2>&1 && \
                      nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sort -un)
-BACKEND   ?= $(if $(and $(NVCC),$(GPU_ARCHS)),cuda,cpu)
+BACKEND   ?= $(if $(and $(NVCC),$(GPU_ARCHS),$(if $(SAN),,no sanitizer)),cuda,cpu)
 # CUDA_PTX: also PTX of this capability, for cards yet to come.
 CUDA_ARCHS ?= $(or $(GPU_ARCHS),80 90)
 CUDA_PTX   ?=
@@ -28,6 +28,9 @@ $(error BLAS=$(BLAS): openblas or none wanted)
 endif
 ifneq ($(SAN),$(filter $(SAN),thread address))
 $(error SAN=$(SAN): thread or address wanted)
+endif
+ifeq ($(BACKEND)$(if $(SAN),-san),cuda-san)
+$(error SAN=$(SAN) with BACKEND=cuda: the sanitizers watch the CPU backend; leave BACKEND out)
 endif
 ifeq ($(BACKEND)$(NVCC),cuda)
 $(error BACKEND=cuda, but no nvcc in PATH or $(CUDA_HOME)/bin: install the CUDA toolkit, or set NVCC)
@@ -98,6 +101,11 @@ $(info backend $(BACKEND) ($(PRECISION)$(if $(filter cuda,$(BACKEND)),$(foreach 
 endif
 endif
 
+# One command uses all cores, without anyone asking; a job of the compiler takes up to 2 GB.
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell n=$$(nproc); [ $$n -le 16 ] && echo $$n || echo 16)
+endif
+
 .PHONY: all test demo demo-short bench fat gpu-report source-hash format check-format clean help
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -129,23 +137,21 @@ $(BUILD)/tests: $(call object_of,$(TEST_SOURCES)) $(LIB)
 	@echo '  link  $@'
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+$(BUILD)/attention_bench: $(BUILD)/obj/dev/attention_bench.cu.o  # kernels that lost, and their times
+	@echo '  link  $@'
+	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 test: all $(BUILD)/tests
 	@tests/run_all.sh $(BUILD)
 
-ifneq ($(wildcard dev/demo.sh),)
 demo: all
-	dev/demo.sh
+	BUILD=$(BUILD) dev/demo.sh
 demo-short: all
-	dev/demo.sh --short
-endif
-ifneq ($(wildcard dev/bench_step_main.cpp),)
+	BUILD=$(BUILD) dev/demo.sh --short
 bench: $(BUILD)/bench_step
 	$(BUILD)/bench_step
-endif
-ifneq ($(wildcard dev/gpu_report.sh),)
-gpu-report: all $(BUILD)/tests
+gpu-report:
 	dev/gpu_report.sh
-endif
 
 fat:
 	$(MAKE) BACKEND=cuda BUILD=build-fat CUDA_ARCHS="80 86 89 90 100 120" CUDA_PTX=120 all

@@ -343,4 +343,22 @@ size_t remove_stale_temporaries(const fs::path& directory) {
     return leftovers;
 }
 
+DirectoryLock::DirectoryLock(const fs::path& directory)
+    : fd_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    const int error = errno;
+    if (fd_ >= 0) close(std::exchange(fd_, -1));
+    if (error == EWOULDBLOCK)
+        throw std::runtime_error(
+            directory.string() +
+            ": another run is writing into this directory; wait for it, or give another directory");
+    // A file system without locks (some network ones) shall not keep anyone from training; what opens is enough there.
+    if (error == ENOLCK || error == ENOTSUP) return;
+    throw std::runtime_error(directory.string() + ": cannot be opened: " + std::generic_category().message(error));
+}
+
+DirectoryLock::~DirectoryLock() {
+    if (fd_ >= 0) close(fd_);
+}
+
 }  // namespace slab::data

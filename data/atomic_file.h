@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 namespace slab::data {
 
@@ -65,6 +66,24 @@ class AtomicDirectory {
     std::filesystem::path final_path_, staging_path_;
     int lock_fd_ = -1;
     bool committed_ = false;
+};
+
+// One process at a time writes into a directory: held for as long as the object lives, let go by the system when the
+// process ends in any way. Leaves no file behind.
+class DirectoryLock {
+  public:
+    DirectoryLock() = default;
+    // Throws std::runtime_error when another process, or another object here, holds it.
+    explicit DirectoryLock(const std::filesystem::path& directory);
+    ~DirectoryLock();
+    DirectoryLock(DirectoryLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    DirectoryLock& operator=(DirectoryLock&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+
+  private:
+    int fd_ = -1;
 };
 
 // Deletes a directory and everything in it. It is renamed to a temporary's name first, so that a run killed in the

@@ -2,13 +2,21 @@
 // flag's value for a positional argument, and knows no nearest name.
 #include "data/command_line.h"
 
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "data/nearest_name.h"
+
+#define SLABSTREAM_VERSION "0.1.0"
 
 namespace slab::data {
 namespace {
@@ -22,12 +30,25 @@ std::vector<std::string> long_flags(const CLI::App& app) {
 
 }  // namespace
 
+void prepare_standard_streams() {
+    for (int fd = 0; fd <= 2; ++fd)
+        if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)!open("/dev/null", O_RDWR);  // the lowest free number: fd
+    std::signal(SIGPIPE, SIG_IGN);
+}
+
+bool standard_output_arrived(const char* program) {
+    if (std::cout.flush() && std::fflush(stdout) == 0) return true;
+    std::cerr << program << ": what was to be printed could not be: standard output is full or closed\n";
+    return false;
+}
+
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, std::ostream& out,
                                       std::ostream& err) {
     const auto refuse = [&](const std::string& message) {
         err << app.get_name() << ": " << message << " (" << app.get_name() << " --help lists the flags)\n";
         return 1;
     };
+    app.set_version_flag("--version", app.get_name() + " of slabstream " SLABSTREAM_VERSION);
     const std::vector<std::string> known = long_flags(app);
     std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
     for (std::string& argument : arguments) {
@@ -45,6 +66,11 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     } catch (const CLI::CallForHelp&) {
         out << app.help();
         return 0;
+    } catch (const CLI::CallForVersion& version) {
+        out << version.what() << "\n";
+        return 0;
+    } catch (const CLI::ConversionError& error) {
+        return refuse(std::string(error.what()) + "; wanted a number there");
     } catch (const CLI::ParseError& error) {
         return refuse(error.what());
     }

@@ -16,4 +16,10 @@ namespace slab::data {
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, std::ostream& out,
                                       std::ostream& err);
 
+// To be called first in main. Opens /dev/null in place of a closed standard input, output or error, whose number the
+// next file opened would get, and with it what is printed. A pipe that nobody reads any more ends no program.
+void prepare_standard_streams();
+// To be called last: whether all that was printed arrived. If not, says so on standard error.
+bool standard_output_arrived(const char* program);
+
 }  // namespace slab::data

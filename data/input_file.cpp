@@ -14,6 +14,12 @@
 
 namespace slab::data {
 
+namespace {
+int64_t change_time_ns(const struct stat& info) {
+    return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+}  // namespace
+
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
     // Non-blocking, so that a FIFO put in a file's place is refused below instead of waiting for a writer.
     fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -29,6 +35,7 @@ InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
                                  ", wanted a file");
     }
     size_bytes_ = static_cast<size_t>(info.st_size);
+    changed_ns_ = change_time_ns(info);
 }
 
 InputFile::~InputFile() {
@@ -36,12 +43,16 @@ InputFile::~InputFile() {
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_bytes_(other.size_bytes_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      size_bytes_(other.size_bytes_),
+      changed_ns_(other.changed_ns_) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
     std::swap(path_, other.path_);
     std::swap(fd_, other.fd_);
     std::swap(size_bytes_, other.size_bytes_);
+    std::swap(changed_ns_, other.changed_ns_);
     return *this;
 }
 
@@ -63,6 +74,11 @@ void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_v
         if (got == 0) fail(offset_bytes + done_bytes, "the file has become shorter since it was opened");
         done_bytes += static_cast<size_t>(got);
     }
+    struct stat info = {};
+    if (::fstat(fd_, &info) != 0 || change_time_ns(info) != changed_ns_)
+        throw std::runtime_error(
+            path_.string() + ": " + std::string(what) +
+            ": the file was written to since it was opened; it must stay as it is while it is used");
 }
 
 std::string quote(std::string_view text) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -26,13 +27,15 @@ class InputFile {
     const std::filesystem::path& path() const { return path_; }
     size_t size_bytes() const { return size_bytes_; }
 
-    // Fills dst [bytes] from offset_bytes on. Any thread may call it. `what` names the thing being read in the error.
+    // Fills dst [bytes] from offset_bytes on; throws when the file was written to since it was opened, since what was
+    // checked then may not hold. Any thread may call it. `what` names the thing being read in the error.
     void read(size_t offset_bytes, void* dst, size_t bytes, std::string_view what) const;
 
   private:
     std::filesystem::path path_;
     int fd_ = -1;
     size_t size_bytes_ = 0;
+    int64_t changed_ns_ = 0;  // when the file was last written to, at opening
 };
 
 // Text from a file, in quotes, with control bytes written as \xNN and the end of long text left out.

@@ -34,6 +34,9 @@ struct BenchOptions {
     int steps = kGpu ? 10 : 5, warmup = 2, threads = 0;
     double link_limit_gbps = 0;
     OffloadFlags offload;
+    size_t budget_bytes() const {
+        return offload.vram_budget.empty() ? 0 : parse_size(offload.vram_budget, "--vram-budget");
+    }
 };
 
 double median(std::vector<double> v) {
@@ -186,7 +189,8 @@ struct Bench {
     std::unique_ptr<StepLoop> loop;
     std::vector<double> step_ms;
 
-    Bench(const ModelConfig& c, const BenchOptions& o, bool streamed, double copy_delay_us) {
+    static ModelLayout layout_of(const ModelConfig& c, const BenchOptions& o, bool streamed, size_t reserved_bytes,
+                                 size_t budget_bytes) {
         ModelSettings s;
         s.B = o.micro_batch_size, s.T = o.sequence_len;
         s.lora = LoraSettings{.r = o.lora_r,
@@ -200,8 +204,13 @@ struct Bench {
         if (!streamed) flags.num_slots.clear(), flags.resident_layers.clear(), flags.num_prefetch = 1;
         if (flags.recompute.empty()) flags.recompute = "none";
         apply_offload_flags(s, flags, c.L);
-        device = std::make_unique<Device>(DeviceOptions{.threads = o.threads});
-        layout = make_layout(c, s, flags, device->memory().reserved_bytes(), device->memory().budget_bytes());
+        return make_layout(c, s, flags, reserved_bytes, budget_bytes);
+    }
+
+    Bench(const ModelConfig& c, const BenchOptions& o, bool streamed, double copy_delay_us) {
+        device = std::make_unique<Device>(DeviceOptions{.threads = o.threads, .budget_bytes = o.budget_bytes()});
+        layout = layout_of(c, o, streamed, device->memory().reserved_bytes(), device->memory().budget_bytes());
+        check_budget(layout, device->memory().reserved_bytes(), device->memory().budget_bytes());
         weights = std::make_unique<BaseWeights>(BaseWeights::random(1, c));
         Model::Options options;
         if (copy_delay_us > 0)
@@ -236,30 +245,43 @@ struct Bench {
     }
 };
 
-// Times of the resident step's parts, from a trace of one step.
-offload::PassTimes resident_parts(Bench& bench, const std::vector<MicroBatch>& batch, double step_ms) {
+// Times of the resident step's parts: medians over a few traced steps, since one slow visit would lift the floor.
+// `streamed`: the layers that the other run streams; the first and last of them bound what a copy can hide behind.
+offload::PassTimes resident_parts(Bench& bench, const std::vector<MicroBatch>& batch, double step_ms,
+                                  const std::vector<int>& streamed) {
+    constexpr int kTracedSteps = 5;
     const size_t L = static_cast<size_t>(bench.layout.config.L);
-    bench.model->offload().set_trace(true);
-    bench.step(batch, false);
-    std::vector<offload::TraceBox> visits;
-    for (const auto& box : bench.model->offload().trace())
-        if (box.kind == offload::TraceBox::Kind::visit) visits.push_back(box);
-    bench.model->offload().set_trace(false);
-    std::sort(visits.begin(), visits.end(), [](const auto& a, const auto& b) { return a.start_ms < b.start_ms; });
-    if (visits.size() != 2 * L) throw std::logic_error("the trace does not hold two visits of every layer");
-    const auto length = [&](size_t i) { return visits[i].end_ms - visits[i].start_ms; };
+    std::vector<std::vector<double>> visit_ms(2 * L);  // of each visit in its order, one entry a step
+    std::vector<double> head_ms;
+    for (int step = 0; step < kTracedSteps; ++step) {
+        bench.model->offload().set_trace(true);
+        bench.step(batch, false);
+        std::vector<offload::TraceBox> visits;
+        for (const auto& box : bench.model->offload().trace())
+            if (box.kind == offload::TraceBox::Kind::visit) visits.push_back(box);
+        bench.model->offload().set_trace(false);
+        std::sort(visits.begin(), visits.end(), [](const auto& a, const auto& b) { return a.start_ms < b.start_ms; });
+        if (visits.size() != 2 * L) throw std::logic_error("the trace does not hold two visits of every layer");
+        for (size_t i = 0; i < 2 * L; ++i) visit_ms[i].push_back(visits[i].end_ms - visits[i].start_ms);
+        head_ms.push_back(visits[L].start_ms - visits[L - 1].end_ms);
+    }
+    const auto forward = [&](int layer) { return median(visit_ms[static_cast<size_t>(layer)]); };
+    const auto backward = [&](int layer) { return median(visit_ms[2 * L - 1 - static_cast<size_t>(layer)]); };
     offload::PassTimes t{};
-    for (size_t i = 0; i < L; ++i) t.forward_ms += length(i), t.backward_ms += length(L + i);
-    t.forward_first_ms = length(0), t.forward_last_ms = length(L - 1);
-    t.backward_first_ms = length(L), t.backward_last_ms = length(2 * L - 1);
-    t.head_ms = visits[L].start_ms - visits[L - 1].end_ms;
+    for (int l = 0; l < static_cast<int>(L); ++l) t.forward_ms += forward(l), t.backward_ms += backward(l);
+    const int first = streamed.empty() ? 0 : streamed.front(),
+              last = streamed.empty() ? static_cast<int>(L) - 1 : streamed.back();
+    t.forward_first_ms = forward(first), t.forward_last_ms = forward(last);
+    t.backward_first_ms = backward(last), t.backward_last_ms = backward(first);
+    t.head_ms = median(head_ms);
     t.optimizer_ms = std::max(0.0, step_ms - t.forward_ms - t.backward_ms - t.head_ms);
     return t;
 }
 
 void print_profile(Bench& bench, const std::vector<MicroBatch>& batch) {
     bench.model->compute().set_profiling(true);
-    bench.step(batch, false);
+    bench.step(batch, true);
+    const double step_ms = bench.step_ms.back();
     const auto profile = bench.model->compute().profile_ms();
     bench.model->compute().set_profiling(false);
     std::vector<std::pair<std::string, double>> rows(profile.begin(), profile.end());
@@ -271,6 +293,8 @@ void print_profile(Bench& bench, const std::vector<MicroBatch>& batch) {
     }
     std::printf("where the resident step's time goes (matrix products %.1f%%)\n", 100 * products / all);
     for (const auto& [name, ms] : rows) std::printf("  %-28s %9.3f ms  %5.1f%%\n", name.c_str(), ms, 100 * ms / all);
+    std::printf("  %-28s %9.3f ms, of %.3f ms from the step's first operation to its last, timed one by one\n",
+                "in all", all, step_ms);
 }
 
 void run(const BenchOptions& o) {
@@ -285,10 +309,7 @@ void run(const BenchOptions& o) {
         std::printf("%s, %s, B %d, T %d, LoRA r %d on all linear layers\n", device.name().c_str(), kPrecision,
                     o.micro_batch_size, o.sequence_len, o.lora_r);
         rate = measure_matrix_rate(device, c, rows, kGpu ? 10 : 3);
-        const size_t slab_bytes =
-            layer_tensors(c, 0).empty()
-                ? 0
-                : static_cast<size_t>((parameter_count(c) - 2 * static_cast<size_t>(c.V) * c.C) / c.L) * sizeof(real);
+        const size_t slab_bytes = Bench::layout_of(c, o, true, 0, 0).slabs[0].total_bytes();
         link = measure_link(device, slab_bytes, kGpu ? 10 : 5);
         std::printf("link at one slab of %s: %.1f GB/s to the device, %.1f GB/s back\n", bytes_text(slab_bytes).c_str(),
                     link.to_device_gbps, link.to_host_gbps);
@@ -314,7 +335,7 @@ void run(const BenchOptions& o) {
     std::vector<double> ratios;
     for (int i = 0; i < o.steps; ++i) ratios.push_back(streamed.step_ms[i] / resident.step_ms[i]);
 
-    offload::PassTimes parts = resident_parts(resident, batch, resident_ms);
+    offload::PassTimes parts = resident_parts(resident, batch, resident_ms, streamed.layout.streamed);
     const int N = static_cast<int>(streamed.layout.streamed.size()), R = streamed.layout.slots;
     const double copied_gbps = copy_delay_us > 0 ? o.link_limit_gbps : link.to_device_gbps;
     parts.copy_ms = static_cast<double>(streamed.layout.slot_bytes) / copied_gbps / 1e6;
@@ -344,6 +365,7 @@ void run(const BenchOptions& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    data::prepare_standard_streams();
     BenchOptions o;
     CLI::App app("Times a training step of a model of the given shape, resident and streamed.", "bench_step");
     app.option_defaults()->always_capture_default();

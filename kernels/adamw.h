@@ -2,8 +2,9 @@
 //
 // The norm, the clip factor and whether to update at all stay on the device in OptimizerControl, so a step needs no
 // host read. clip = min(1, max_norm / (norm + 1e-6)) as in torch.nn.utils.clip_grad_norm_. A norm or loss that is not
-// finite sets skip: parameters, moments and the count of applied updates stay as they are. m = b1 m + (1-b1) g;  v = b2
-// v + (1-b2) g²;  p -= lr wd p;  p -= lr (m / bc1) / (sqrt(v / bc2) + eps)   (torch.optim.AdamW)
+// finite sets skip: parameters, moments and the count of applied updates stay as they are.
+//     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g²;  p -= lr wd p;  p -= lr (m / bc1) / (sqrt(v / bc2) + eps)
+// Source: torch.optim.AdamW.
 #pragma once
 
 #include <cstddef>

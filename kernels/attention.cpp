@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/fast_math.h"
@@ -235,11 +236,22 @@ void attention_backward(const AttentionBackward<T>& a, ThreadPool& pool) {
     const int strips = backward_strips(a.B, a.T_len, a.NKV);
     const size_t kv_heads = static_cast<size_t>(a.B) * a.NKV, rows = static_cast<size_t>(a.B) * a.T_len;
     const size_t row_elems = static_cast<size_t>(a.NH) * a.HD;
-    std::vector<T> strip_dq((strips - 1) * rows * row_elems);  // [strips - 1, B, T, NH, HD]
+    std::vector<T> own;     // where the caller gave no workspace: references in double
+    T* strip_dq = nullptr;  // [strips - 1, B, T, NH, HD]; units add to it
+    if constexpr (std::is_same_v<T, float>) strip_dq = a.workspace;
+    const size_t strip_elems = rows * row_elems;
+    if (strip_dq == nullptr) {
+        own.resize(static_cast<size_t>(strips - 1) * strip_elems);
+        strip_dq = own.data();
+    }
+    pool.parallel_ranges(static_cast<size_t>(strips - 1) * rows, kQueries, [&](size_t begin, size_t end) {
+        std::fill(strip_dq + begin * row_elems, strip_dq + end * row_elems, T{0});
+    });
     pool.parallel_for(kv_heads * strips, [&](size_t unit) {
         const int strip = static_cast<int>(unit / kv_heads), head = static_cast<int>(unit % kv_heads);
-        const QueryGradient<T> g = strip == 0 ? QueryGradient<T>{a.dq, a.ld_dq}
-                                              : QueryGradient<T>{&strip_dq[(strip - 1) * rows * row_elems], row_elems};
+        const QueryGradient<T> g =
+            strip == 0 ? QueryGradient<T>{a.dq, a.ld_dq}
+                       : QueryGradient<T>{strip_dq + static_cast<size_t>(strip - 1) * strip_elems, row_elems};
         backward_unit(a, g, head / a.NKV, head % a.NKV, strip, strips);
     });
     if (strips == 1) return;
@@ -247,7 +259,7 @@ void attention_backward(const AttentionBackward<T>& a, ThreadPool& pool) {
         for (size_t row = begin; row < end; ++row) {
             T* dq = a.dq + row * a.ld_dq;
             for (int strip = 1; strip < strips; ++strip) {
-                const T* more = &strip_dq[((strip - 1) * rows + row) * row_elems];
+                const T* more = strip_dq + (static_cast<size_t>(strip - 1) * rows + row) * row_elems;
                 for (size_t c = 0; c < row_elems; ++c) dq[c] += more[c];
             }
         }
@@ -262,8 +274,9 @@ template void attention_backward(const AttentionBackward<double>&, ThreadPool&);
 }  // namespace ref
 
 #if !defined(SLABSTREAM_CUDA)
-size_t attention_backward_workspace_bytes(int, int, int, int, int) {
-    return 0;
+size_t attention_backward_workspace_bytes(int B, int T_len, int NH, int NKV, int HD) {
+    const size_t strips = static_cast<size_t>(ref::backward_strips(B, T_len, NKV));
+    return (strips - 1) * static_cast<size_t>(B) * T_len * NH * HD * sizeof(real);
 }
 
 void attention_forward(const AttentionForward<real>& a, Stream& stream) {

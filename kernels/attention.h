@@ -44,7 +44,8 @@ struct AttentionBackward {
     int B, T_len, NH, NKV, HD;
     size_t ld_dq, ld_dk, ld_dv, ld_q, ld_k, ld_v;
     float scale;
-    float* workspace;  // attention_backward_workspace_bytes(...) of device memory, or null when that is 0
+    float*
+        workspace;  // attention_backward_workspace_bytes(...) of device memory; null when that is 0, or in references
 };
 
 namespace ref {
@@ -54,7 +55,8 @@ template <class T>
 void attention_backward(const AttentionBackward<T>& a, ThreadPool& pool);
 }  // namespace ref
 
-// Device memory attention_backward needs beside its arguments: linear in T, a function of shapes alone. 0 on the CPU.
+// Device memory attention_backward needs beside its arguments: linear in T, a function of shapes alone. CPU: copies of
+// dq that threads add to apart. CUDA: 0.
 size_t attention_backward_workspace_bytes(int B, int T_len, int NH, int NKV, int HD);
 
 void attention_forward(const AttentionForward<real>& a, Stream& stream);

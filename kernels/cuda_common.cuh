@@ -181,9 +181,8 @@ void launch_each(const Op& op, size_t n, bool vectors, cudaStream_t stream) {
     CUDA_CHECK(cudaGetLastError());
 }
 
-// out[c] += the sum over rows of term(row, c). A block owns kSumColumns columns and all rows: lane l takes the rows l,
-// l
-// + kSumLanes, ..., and the lanes are added up as a tree, so the order depends on `rows` alone.
+// out[c] += the sum over rows of term(row, c). A block owns kSumColumns columns and all rows: lane l takes every
+// kSumLanes-th row from row l on, and the lanes are added up as a tree, so the order depends on `rows` alone.
 inline constexpr int kSumColumns = 8, kSumLanes = 128;
 
 template <class Term>

@@ -121,13 +121,32 @@ std::string pinned_limit_text(const std::string& what, size_t bytes, size_t lock
            "--ulimit memlock=-1; WSL locks at most about half of its memory (memory= in .wslconfig)";
 }
 
-size_t available_host_bytes() {
-    std::ifstream file("/proc/meminfo");
+size_t available_host_bytes(const std::filesystem::path& root) {
+    size_t available_bytes = SIZE_MAX;
+    std::ifstream file(root / "proc/meminfo");
     for (std::string word; file >> word;) {
         size_t kibibytes = 0;
-        if (word == "MemAvailable:" && file >> kibibytes) return kibibytes * 1024;
+        if (word == "MemAvailable:" && file >> kibibytes) available_bytes = kibibytes * 1024;
     }
-    return SIZE_MAX;
+    // A container's own limit, which the kernel enforces by killing: version 2 of control groups, then version 1. Pages
+    // of files that it counts as used are given back on demand.
+    struct Group {
+        const char *limit, *usage, *stat, *cached;
+    };
+    for (const Group& group :
+         {Group{"memory.max", "memory.current", "memory.stat", "file"},
+          Group{"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_cache"}}) {
+        const std::filesystem::path folder = root / "sys/fs/cgroup";
+        size_t limit_bytes = 0, used_bytes = 0, file_bytes = 0;
+        std::ifstream limit(folder / group.limit), usage(folder / group.usage), stat(folder / group.stat);
+        if (!(limit >> limit_bytes) || !(usage >> used_bytes)) continue;  // no such group, or "max": no limit
+        size_t value = 0;
+        for (std::string name; stat >> name >> value;)
+            if (name == group.cached) file_bytes = value;
+        used_bytes -= std::min(used_bytes, file_bytes);
+        available_bytes = std::min(available_bytes, limit_bytes - std::min(limit_bytes, used_bytes));
+    }
+    return available_bytes;
 }
 
 int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {

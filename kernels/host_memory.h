@@ -66,7 +66,9 @@ class PinnedAccount {
 // The text of a PinnedLimit: `what` needs `bytes`, `locked_bytes` are locked in all, `why` no more can be.
 std::string pinned_limit_text(const std::string& what, size_t bytes, size_t locked_bytes, const std::string& why);
 
-size_t available_host_bytes();  // what the system could still give without swapping; SIZE_MAX where it does not tell
+// What the system, and a container's limit, could still give without swapping; SIZE_MAX where neither tells. root: "/"
+// but in tests.
+size_t available_host_bytes(const std::filesystem::path& root = "/");
 
 // The node whose memory is next to the PCI device "0000:1B:00.0" (either case), or -1: the machine has one node, the
 // device's node is not known or has no memory of its own. sysfs: /sys, another directory in tests.

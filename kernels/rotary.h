@@ -13,7 +13,7 @@
 namespace slab {
 
 // Llama 3.1's scaling of inv_freq: wavelengths beyond original / low_freq_factor are slowed by `factor`, those under
-// original / high_freq_factor kept, in between interpolated. factor = 1: none (plain rotary).
+// original / high_freq_factor kept, in between interpolated. Without `llama3` rotary is plain.
 struct RotaryScalingParams {
     bool llama3 = false;
     float factor = 1, low_freq_factor = 1, high_freq_factor = 4;

@@ -4,8 +4,9 @@
 // first-in-first-out queue and "device" memory is ordinary memory with the same accounting: work is enqueued and the
 // caller runs ahead, exactly as with CUDA, so the whole ordering protocol runs (and is checked by ThreadSanitizer)
 // without a GPU. Invariant: nothing here orders two streams except Stream::wait. Streams share no lock. Everything is
-// move-only, nothing is global. An error inside enqueued work surfaces as an exception, with the operation's name, at
-// the next synchronize() of that stream or of an event recorded on it, and later work of the stream is skipped.
+// move-only, nothing is global. An error inside a host function surfaces as an exception, with the operation's name, at
+// the next synchronize() of that stream, of a stream that waits for an event recorded on it, or of an event recorded on
+// either; later host functions there are skipped (on the CPU that is all work), kernels of a GPU run on.
 #pragma once
 
 #include <cstddef>
@@ -131,8 +132,8 @@ class Event {
 // Milliseconds between two timed events that are complete.
 float elapsed_ms(const Event& start, const Event& end);
 
-// Device memory, 256-byte aligned. Freed in the destructor, which first lets every stream of the device that may use it
-// finish only where the backend demands it: owners synchronise their streams before letting buffers go.
+// Device memory, 256-byte aligned. Freed in the destructor, which waits for nothing: owners synchronise their streams
+// before letting buffers go.
 class DeviceBuffer {
   public:
     DeviceBuffer() = default;

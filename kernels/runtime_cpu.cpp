@@ -282,6 +282,7 @@ struct Stream::State {
                 // uses.
                 case Item::Kind::wait:
                     item.progress->wait_for(item.version);
+                    if (!failure) failure = item.progress->failure;
                     break;
                 case Item::Kind::signal:
                     item.progress->stamp = Clock::now();

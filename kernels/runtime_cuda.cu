@@ -60,6 +60,11 @@ int count_devices(std::string* why) {
     throw std::runtime_error(failure.text);
 }
 
+void report_any(const std::vector<std::shared_ptr<HostFailure>>& failures) {
+    for (const auto& failure : failures)
+        if (failure->set.load()) report(*failure);
+}
+
 }  // namespace
 
 void throw_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
@@ -192,8 +197,9 @@ Stream::State::~State() {
     }
     CUDA_WARN(cudaSetDevice(device.state().index));
     CUDA_WARN(cudaStreamSynchronize(stream));
-    if (failure->set.load() && !failure->reported.load()) {
-        std::fprintf(stderr, "warning: %s (nobody synchronised with the stream after it)\n", failure->text.c_str());
+    if (failures.front()->set.load() && !failures.front()->reported.load()) {
+        std::fprintf(stderr, "warning: %s (nobody synchronised with the stream after it)\n",
+                     failures.front()->text.c_str());
     }
     spare.insert(spare.end(), pending.begin(), pending.end());
     for (const Pair& pair : spare) {
@@ -214,7 +220,7 @@ void Stream::State::synchronize() {
                                  cudaGetErrorString(error) + " (in '" + latest_op +
                                  "' or an operation enqueued before it)");
     }
-    if (failure->set.load()) report(*failure);
+    report_any(failures);
 }
 
 void Stream::State::fold_profile() {
@@ -254,14 +260,15 @@ void Stream::host_function(const char* op, std::function<void()> fn) {
     struct Call {
         std::string op, stream;
         std::function<void()> fn;
-        std::shared_ptr<HostFailure> failure;
+        std::vector<std::shared_ptr<HostFailure>> failures;  // as the stream's
     };
     const OpScope scope(*this, "host function");
-    auto call = std::make_unique<Call>(Call{op, name(), std::move(fn), state_->failure});
+    auto call = std::make_unique<Call>(Call{op, name(), std::move(fn), state_->failures});
     const auto run = [](void* data) {
         const std::unique_ptr<Call> mine(static_cast<Call*>(data));
-        HostFailure& failure = *mine->failure;
-        if (failure.set.load()) return;
+        for (const auto& failure : mine->failures)
+            if (failure->set.load()) return;
+        HostFailure& failure = *mine->failures.front();
         const auto fail = [&](const char* what) {
             failure.text = "stream '" + mine->stream + "', operation '" + mine->op + "': " + what;
             failure.set.store(true);
@@ -331,7 +338,8 @@ struct Event::State {
     const bool timed;
     bool recorded = false;
     cudaEvent_t event = nullptr;
-    std::shared_ptr<HostFailure> failure;  // of the stream of the latest record
+    // Of the stream of the latest record: its own first, then those of streams it had waited for.
+    std::vector<std::shared_ptr<HostFailure>> failures;
 };
 
 Event::Event(Device& device, bool timed) : state_(std::make_unique<State>(device, timed)) {}
@@ -342,7 +350,7 @@ Event& Event::operator=(Event&&) noexcept = default;
 void Event::record(Stream& stream) {
     CUDA_CHECK(cudaEventRecord(state_->event, native(stream)));
     state_->recorded = true;
-    state_->failure = stream.state().failure;
+    state_->failures = stream.state().failures;
 }
 
 bool Event::recorded() const {
@@ -363,11 +371,15 @@ bool Event::complete() const {
 void Event::synchronize() const {
     if (!state_->recorded) return;
     CUDA_CHECK(cudaEventSynchronize(state_->event));
-    if (state_->failure->set.load()) report(*state_->failure);
+    report_any(state_->failures);
 }
 
 void Stream::wait(const Event& event) {
-    if (event.recorded()) CUDA_CHECK(cudaStreamWaitEvent(native(*this), event.state().event, 0));
+    if (!event.recorded()) return;
+    CUDA_CHECK(cudaStreamWaitEvent(native(*this), event.state().event, 0));
+    std::vector<std::shared_ptr<HostFailure>>& known = state_->failures;
+    for (const auto& failure : event.state().failures)
+        if (std::find(known.begin(), known.end(), failure) == known.end()) known.push_back(failure);
 }
 
 float elapsed_ms(const Event& start, const Event& end) {

@@ -66,7 +66,8 @@ struct Stream::State {
     cublasLtHandle_t blas = nullptr;     // null in a stream without workspace
     std::shared_ptr<void> matmul_plans;  // matmul.cu's: the algorithm chosen for each shape
     const char* latest_op = "none";      // a string literal; named when the device reports a fault
-    std::shared_ptr<HostFailure> failure = std::make_shared<HostFailure>();
+    // Its own, then those of the streams whose events it has waited for.
+    std::vector<std::shared_ptr<HostFailure>> failures{std::make_shared<HostFailure>()};
 
     struct Pair {
         const char* op;

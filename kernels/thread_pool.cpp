@@ -109,7 +109,13 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     if (threads < 1) threads = 1;
     state_->helpers.reserve(static_cast<size_t>(threads - 1));
-    for (int i = 1; i < threads; ++i) state_->helpers.emplace_back([s = state_.get()] { s->help(); });
+    try {
+        for (int i = 1; i < threads; ++i) state_->helpers.emplace_back([s = state_.get()] { s->help(); });
+    } catch (const std::system_error& error) {
+        throw std::runtime_error("only " + std::to_string(state_->helpers.size() + 1) + " of " +
+                                 std::to_string(threads) + " threads could be started: " + error.code().message() +
+                                 ". Hint: give a smaller --threads, or lift the limit (ulimit -u, -v)");
+    }
 }
 
 ThreadPool::~ThreadPool() = default;

@@ -191,8 +191,9 @@ std::string HostSlabs::report() const {
     const auto slabs =
         std::count_if(slabs_.begin(), slabs_.end(), [](const HostMemory& slab) { return slab.bytes() > 0; });
     const size_t staged_bytes = streamed_bytes() - locked_bytes();
-    std::string text =
-        std::to_string(slabs) + (slabs == 1 ? " slab, " : " slabs, ") + text_of(locked_bytes()) + " page-locked";
+    // The CPU backend stands in for page-locking without doing it.
+    std::string text = std::to_string(slabs) + (slabs == 1 ? " slab, " : " slabs, ") + text_of(locked_bytes()) +
+                       (kBackend == Backend::cuda ? " page-locked" : " ready for the transfer stream");
     if (device_.numa_node() >= 0) text += " near NUMA node " + std::to_string(device_.numa_node());
     if (staged_bytes > 0) text += ", " + text_of(staged_bytes) + " staged through " + text_of(ring_bytes());
     return text;

@@ -155,23 +155,25 @@ void LayerOffloadManager::State::enqueue(const SlabLoad& load) {
     disturb(transfer);
     TimedSpans::Span* span =
         tracing ? spans.open(TraceBox::Kind::copy, load.layer, bytes_of(load.layer), transfer) : nullptr;
-    const uint64_t moved_back_bytes = device.traffic().device_to_host_bytes;
+    const Traffic before = device.traffic();
     try {
         source.enqueue(load.layer, slot(load.slot), transfer);
     } catch (...) {
         TimedSpans::close(span, transfer);
         throw;
     }
-    if (const uint64_t now_bytes = device.traffic().device_to_host_bytes; now_bytes != moved_back_bytes) {
-        ++stats.slabs_out;
-        stats.bytes_out += now_bytes - moved_back_bytes;
-    }
+    const Traffic after = device.traffic();
     TimedSpans::close(span, transfer);
     ready[s].record(transfer);
+    // What the runtime copied, not what the layout says: post_step compares the two.
+    const uint64_t bytes_in = after.host_to_device_bytes - before.host_to_device_bytes;
+    const uint64_t bytes_out = after.device_to_host_bytes - before.device_to_host_bytes;
     ++stats.slabs_in;
     ++step_slabs;
-    stats.bytes_in += bytes_of(load.layer);
-    step_bytes += bytes_of(load.layer);
+    stats.bytes_in += bytes_in;
+    step_bytes += bytes_in;
+    stats.slabs_out += bytes_out != 0;
+    stats.bytes_out += bytes_out;
 }
 
 void LayerOffloadManager::State::enqueue(const std::vector<SlabLoad>& loads) {

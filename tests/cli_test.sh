@@ -228,6 +228,30 @@ holds "--adapter-in trains it on" [ "$(cksum < "$(adapter_of plain)")" != "$(cks
 refuses "--adapter-in without an adapter" "$work/data" run none --adapter-in "$work/data"
 refuses "--adapter-in with --adapter none" "adapter-in" run none --adapter-in "$work/plain" --adapter none
 
+# --- what is printed, and where
+require 0 "$build/train_gpt" --version
+prints "--version" '^train_gpt of slabstream [0-9]+\.[0-9]+'
+refuses "a flag of other trainers" "unknown flag --lr;.*--learning-rate" plan --lr 1
+refuses "a budget in bytes" "did you mean 12G" plan --vram-budget 12
+attempt plan --sequence-len 32 --vram-budget 100K
+holds "--plan of what does not fit exits with $status, wanted 1" [ "$status" = 1 ]
+"$build/train_gpt" "${data[@]}" --output-dir "$work/closed" --max-steps 2 --lora-r 2 <&- >&- 2> "$output"
+holds "a run with standard output closed" [ $? = 0 ]
+holds "its log has nothing but JSON" [ "$(grep -cv '^{' "$work/closed/log.jsonl")" = 0 ]
+"$build/train_gpt" "${data[@]}" --output-dir "$work/piped" --max-steps 30 --lora-r 2 2> "$output" | head -n 1 > /dev/null
+holds "a run goes on when nobody reads what it prints" [ -e "$work/piped/adapter_model.safetensors" ]
+"$build/train_gpt" --help > /dev/full 2> "$output"
+holds "--help on a full disk" [ $? = 1 ]
+mkfifo "$work/pipe"
+refuses "a pipe as config file" "pipe" timeout 5 "$build/train_gpt" --config "$work/pipe" --plan
+"$build/train_gpt" "${data[@]}" --output-dir "$work/twice" --max-steps 100000 --lora-r 2 > "$work/first" 2>&1 &
+first=$!
+until grep -q '^step 1/' "$work/first" || ! kill -0 $first 2> /dev/null; do sleep 0.1; done
+refuses "a directory that another run writes into" "another run is writing" run twice
+kill -HUP $first
+wait $first
+holds "a run ended by a hang-up saves a checkpoint" [ -n "$(find "$work/twice" -name 'checkpoint-*')" ]
+
 # --- validation
 require 0 run share --val-set-size 0.2
 prints "--val-set-size 0.2" '^eval 3/3  loss [0-9.]+  perplexity [0-9.]+  \('

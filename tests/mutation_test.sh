@@ -1,6 +1,7 @@
 #!/bin/sh
-# The test of the tests: each of the two waits the streaming protocol rests on is removed in turn, and the tests, and
-# ThreadSanitizer, must notice.
+# The test of the tests: each wait that the streaming protocol rests on is removed in turn, and the tests, and
+# ThreadSanitizer, must notice. READY and FREE guard the slots (layer_offload_manager.cpp), FILLED and DRAINED the ring
+# through which slabs that cannot be page-locked are staged (staged_slabs.cpp).
 #
 # A test that passes without the wait it guards proves nothing. Builds the plugin and its tests with g++ alone, for the CPU
 # backend whatever the build is otherwise: the protocol is the same source. The argument is the build directory.
@@ -10,11 +11,13 @@ out=${1:-build}/mutation
 mkdir -p "$out" || exit 1
 cxx=${CXX:-g++}
 flags="-std=c++20 -O1 -g1 -Wall -Wextra -I. -pthread"
-common="offload/slab_layout.cpp offload/stream_schedule.cpp offload/host_slabs.cpp offload/staged_slabs.cpp
-        offload/offload_trace.cpp kernels/runtime_cpu.cpp kernels/host_memory.cpp kernels/thread_pool.cpp
-        kernels/memory_account.cpp tests/main.cpp tests/test_offload_manager.cpp"
+mutations="READY FREE FILLED DRAINED"
+mutated="offload/layer_offload_manager.cpp offload/staged_slabs.cpp"
+common="offload/slab_layout.cpp offload/stream_schedule.cpp offload/host_slabs.cpp offload/offload_trace.cpp
+        kernels/runtime_cpu.cpp kernels/host_memory.cpp kernels/thread_pool.cpp kernels/memory_account.cpp
+        tests/main.cpp tests/test_offload_manager.cpp tests/test_host_slabs.cpp"
 # The cases made for this; the whole suite has more than these but finds nothing else.
-cases="offload: random delays*,offload: late copies*"
+cases="offload: random delays*,offload: late copies*,host slabs: pageable ones arrive*"
 passed=0 failed=0 skipped=0
 
 pass() { echo "PASS  $1"; passed=$((passed + 1)); }
@@ -29,24 +32,25 @@ finish() {
 build() {
     mkdir -p "$out/$1"
     for source in $common; do
-        object=$out/$1/$(basename "$source" .cpp).o
-        echo "$cxx $flags $2 -c $source -o $object"
+        echo "$cxx $flags $2 -c $source -o $out/$1/$(basename "$source" .cpp).o"
     done > "$out/$1/commands"
-    for mutation in NONE READY FREE; do
-        define=
-        [ $mutation = NONE ] || define=-DSLABSTREAM_DROP_${mutation}_WAIT
-        echo "$cxx $flags $2 $define -c offload/layer_offload_manager.cpp -o $out/$1/manager_$mutation.object"
+    for mutation in NONE $mutations; do
+        mkdir -p "$out/$1/$mutation"
+        for source in $mutated; do
+            echo "$cxx $flags $2 -DSLABSTREAM_DROP_${mutation}_WAIT -c $source" \
+                "-o $out/$1/$mutation/$(basename "$source" .cpp).o"
+        done
     done >> "$out/$1/commands"
     xargs -P 2 -I '{}' sh -c '{}' < "$out/$1/commands" || return 1
-    for mutation in NONE READY FREE; do
-        $cxx $flags $2 "$out/$1"/*.o "$out/$1/manager_$mutation.object" -o "$out/$1/tests_$mutation" || return 1
+    for mutation in NONE $mutations; do
+        $cxx $flags $2 "$out/$1"/*.o "$out/$1/$mutation"/*.o -o "$out/$1/$mutation/tests" || return 1
     done
 }
 
 # $1 plain or thread, $2 mutation. Leaves the output in $log and the exit status in $status.
 run() {
-    log=$out/$1/$2.log
-    TSAN_OPTIONS="halt_on_error=0" timeout 300 "$out/$1/tests_$2" --test-case="$cases" > "$log" 2>&1
+    log=$out/$1/$2/log
+    TSAN_OPTIONS="halt_on_error=0" timeout 300 "$out/$1/$2/tests" --test-case="$cases" > "$log" 2>&1
     status=$?
 }
 
@@ -56,7 +60,7 @@ if ! build plain ""; then
 fi
 run plain NONE
 if [ $status = 0 ]; then pass "the tests pass as they are"; else fail "the tests do not pass as they are: $log"; fi
-for mutation in READY FREE; do
+for mutation in $mutations; do
     run plain $mutation
     # 1: test cases failed. A crash or a time-out would be another number, and no proof.
     if [ $status = 1 ] && grep -q 'ERROR: CHECK' "$log"; then
@@ -69,7 +73,7 @@ done
 echo 'int main() { return 0; }' > "$out/probe.cpp"
 if ! { $cxx -fsanitize=thread "$out/probe.cpp" -o "$out/probe" && "$out/probe"; } > "$out/probe.log" 2>&1; then
     echo "skipped: ThreadSanitizer does not work with $cxx on this machine: $(head -n 1 "$out/probe.log")"
-    skipped=3
+    skipped=5
     finish
 fi
 if ! build thread -fsanitize=thread; then
@@ -82,12 +86,17 @@ if [ $status = 0 ] && ! grep -q 'ThreadSanitizer' "$log"; then
 else
     fail "ThreadSanitizer, or the tests under it, found something in the code as it is: $log"
 fi
-for mutation in READY FREE; do
+for mutation in $mutations; do
     run thread $mutation
-    # The race in question: a visit reads a slot while a copy, or the poison before it, is written there.
-    if grep -q 'WARNING: ThreadSanitizer: data race' "$log" && grep -q 'toy_visit' "$log" &&
+    # The race in question: what is read while a copy, or the poison before it, is written there. Of a slot the reader is
+    # a visit, of a chunk of the staging ring the other copy.
+    case $mutation in
+        READY | FREE) reader=toy_visit ;;
+        *) reader=StagedSlabs ;;
+    esac
+    if grep -q 'WARNING: ThreadSanitizer: data race' "$log" && grep -q "$reader" "$log" &&
         grep -Eq 'mem(cpy|set)' "$log"; then
-        pass "without the wait for $mutation ThreadSanitizer reports the visit racing with the copy"
+        pass "without the wait for $mutation ThreadSanitizer reports the race with the copy"
     else
         fail "without the wait for $mutation ThreadSanitizer does not report the race: $log"
     fi

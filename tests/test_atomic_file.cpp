@@ -188,6 +188,20 @@ TEST_SUITE("cpu") {
         CHECK(names_in(dir.path).size() == 1);
     }
 
+    TEST_CASE("directory lock: one holder at a time, let go with the object, nothing left behind") {
+        const test::FreshDirectory dir;
+        {
+            DirectoryLock first(dir.path);
+            CHECK_THROWS_WITH_AS(DirectoryLock{dir.path}, doctest::Contains("another run is writing"),
+                                 std::runtime_error);
+            DirectoryLock moved = std::move(first);
+            CHECK_THROWS_AS(DirectoryLock{dir.path}, std::runtime_error);
+        }
+        CHECK_NOTHROW(DirectoryLock{dir.path});
+        CHECK(fs::is_empty(dir.path));
+        CHECK_THROWS_AS(DirectoryLock{dir.path / "missing"}, std::runtime_error);
+    }
+
     TEST_CASE("stale temporaries: a killed writer's are removed, a living writer's are not") {
         FreshDirectory dir;
         const fs::path path = dir.path / "d";

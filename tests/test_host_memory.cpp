@@ -121,6 +121,27 @@ TEST_SUITE(HOST_MEMORY_SUITE) {
                              std::runtime_error);
     }
 
+    TEST_CASE("host memory: what is available is the least that the system and a container's limit leave") {
+        constexpr size_t kMiB = size_t{1} << 20;
+        const Machine bare, v2, v1, unlimited;
+        for (const Machine* machine : {&bare, &v2, &v1, &unlimited})
+            machine->file("proc/meminfo", "MemTotal: 8192 kB\nMemFree: 100 kB\nMemAvailable: 4096 kB\n");
+        CHECK(available_host_bytes(bare.root.path) == 4 * kMiB);
+        v2.file("sys/fs/cgroup/memory.max", "3145728\n");
+        v2.file("sys/fs/cgroup/memory.current", "2097152\n");
+        v2.file("sys/fs/cgroup/memory.stat", "anon 1048576\nfile 1048576\n");  // pages of files are given back
+        CHECK(available_host_bytes(v2.root.path) == 2 * kMiB);
+        v2.file("sys/fs/cgroup/memory.current", "9999999\n");  // over the limit for a moment
+        CHECK(available_host_bytes(v2.root.path) == 0);
+        v1.file("sys/fs/cgroup/memory/memory.limit_in_bytes", "2097152\n");
+        v1.file("sys/fs/cgroup/memory/memory.usage_in_bytes", "1048576\n");
+        CHECK(available_host_bytes(v1.root.path) == kMiB);
+        unlimited.file("sys/fs/cgroup/memory.max", "max\n");
+        unlimited.file("sys/fs/cgroup/memory.current", "1048576\n");
+        CHECK(available_host_bytes(unlimited.root.path) == 4 * kMiB);
+        CHECK(available_host_bytes(bare.root.path / "nowhere") == SIZE_MAX);
+    }
+
     TEST_CASE("host memory: the node next to the GPU") {
         CHECK(parse_node_list("0") == std::vector<int>{0});
         CHECK(parse_node_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});

@@ -673,32 +673,52 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("offload: bytes that differ from the schedule are an error") {
-        // A source whose slabs change their size between the copy and the reckoning.
-        struct Shrinking final : SlabSource {
-            std::vector<SlabLayout> layouts = toy_layouts(4), later = toy_layouts(5);
-            bool shrunk = false;
+        // A source that leaves the end of one slab out.
+        struct Forgetful final : SlabSource {
+            std::vector<SlabLayout> layouts = toy_layouts(4);
+            std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
+            int forgetting = -1;
             int layers() const override { return 4; }
-            const SlabLayout& layout(int layer) const override {
-                return shrunk ? later[static_cast<size_t>(layer + 1)] : layouts[static_cast<size_t>(layer)];
-            }
+            const SlabLayout& layout(int layer) const override { return layouts[static_cast<size_t>(layer)]; }
             void enqueue(int layer, std::byte* dst, Stream& transfer) override {
-                fill_async(dst, 0, layout(layer).total_bytes(), transfer);
+                const size_t all = layout(layer).total_bytes();
+                copy_async(dst, bytes.data(), layer == forgetting ? all - 4 : all, CopyKind::host_to_device, transfer);
             }
         } source;
+        REQUIRE(source.layout(3).total_bytes() <= source.bytes.size());
         Device device({.threads = 1});
         Stream compute(device, "compute"), transfer(device, "transfer");
         LayerOffloadManager m(source, {}, compute, transfer, device);
         m.attach();
-        for (int step = 0; step < 2; ++step) {
+        const auto step = [&] {
             m.pre_step(pass_order(4));
             for (int layer : pass_order(4)) {
                 m.begin_layer(layer);
                 m.end_layer(layer);
             }
-            if (step == 0) m.post_step();
-        }
-        source.shrunk = true;
-        CHECK_THROWS_AS(m.post_step(), std::logic_error);
+            m.post_step();
+        };
+        CHECK_NOTHROW(step());
+        source.forgetting = 2;
+        CHECK_THROWS_AS(step(), std::logic_error);
+        transfer.synchronize();
+    }
+
+    TEST_CASE("offload: what fails on the transfer stream reaches whoever waits for the compute stream") {
+        // A source that needs host work, as from a disk, and fails in it: compute must not go on with what the slot
+        // held.
+        Toy toy(4);
+        LayerOffloadManager& m = toy.make({});
+        m.attach();
+        toy.step(pass_order(4));
+        m.pre_step(pass_order(4));
+        toy.transfer.host_function("read of a slab", [] { throw std::runtime_error("the disk is gone"); });
+        toy.visit_all(pass_order(4));
+        m.post_step();
+        Event done(toy.device);
+        done.record(toy.compute);
+        CHECK_THROWS_WITH_AS(done.synchronize(), doctest::Contains("the disk is gone"), std::runtime_error);
+        CHECK_THROWS_WITH_AS(toy.compute.synchronize(), doctest::Contains("read of a slab"), std::runtime_error);
     }
 }
 

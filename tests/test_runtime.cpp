@@ -168,10 +168,10 @@ TEST_SUITE(RUNTIME_SUITE) {
         failing.host_function("divide", [] { throw std::runtime_error("by zero"); });
         failing.host_function("next", [&] { ran = true; });
         after.record(failing);
-        other.wait(after);  // goes on: an event of a failed stream still comes
+        other.wait(after);  // an event of a failed stream still comes, and brings the failure along
         other.host_function("mark", [&] { other_ran = true; });
-        other.synchronize();
-        CHECK(other_ran);
+        CHECK(contains(thrown([&] { other.synchronize(); }), "divide"));
+        CHECK_FALSE(other_ran);
         if (kBackend == Backend::cpu) before.synchronize();  // was recorded before the error; CUDA does not tell
         for (const std::string& text : {thrown([&] { after.synchronize(); }), thrown([&] { failing.synchronize(); })}) {
             CHECK(contains(text, "divide"));

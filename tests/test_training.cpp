@@ -1,10 +1,13 @@
 // Whole runs of train_gpt on tiny models: what is written and said, stopping and resuming, steps that cannot be taken,
 // and the same bits from every way to place the layers.
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/tiny_model.h"
+#include "train/checkpoint.h"
+#include "train/data_loader.h"
 #include "train/model_config.h"
 #include "train/run_setup.h"
 
@@ -527,6 +530,109 @@ TEST_SUITE("cpu") {
         const auto steps = steps_of(bench.run_dir("a"));
         REQUIRE(steps.size() == 3);
         for (const json& step : steps) CHECK(step["skipped"] == "not finite");
+    }
+
+    TEST_CASE("training: a run that stops at bad steps keeps what it reached, unless a checkpoint has it") {
+        const Bench bench;
+        const fs::path file = bench.dir.path / "train.bin";
+        const int V = bench.base.config.V, T = 9;
+        // The last token of the vocabulary overflows; it is put into the rows that steps 3 to 5 read, of 4 rows each.
+        write_tiny_model(bench.base.files.path, bench.base.config,
+                         [](const TensorSpec& spec, std::vector<float>& values) {
+                             if (spec.role == Role::token_embedding) values.back() = 3e38f;
+                         });
+        write_tiny_tokens(file, V - 1, T * 24 + 1, 1);
+        std::vector<uint32_t> tokens;
+        {
+            const data::TokenFile written(file);
+            for (size_t i = 0; i < written.size(); ++i) tokens.push_back(written.token(i));
+        }
+        const MicroBatch bad = DataLoader(data::TokenFile(file), T, V, 42, true).batch(8, 12);
+        for (size_t row = 0; row < 12; ++row) {
+            const auto begin = bad.tokens.begin() + static_cast<std::ptrdiff_t>(row * T);
+            const auto at = std::search(tokens.begin(), tokens.end(), begin, begin + T);
+            REQUIRE(at != tokens.end());
+            at[T / 2] = static_cast<uint32_t>(V - 1);
+        }
+        data::write_token_file(file, tokens);
+        Program program = bench.run("kept", {{"--max-steps", "6"}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "3 steps in a row, up to step 5"));
+        CHECK(has(program.error, "the weights from before are in"));
+        const fs::path kept = *last_checkpoint(bench.run_dir("kept"));
+
+        program = bench.run("saved", {{"--max-steps", "6"}, {"--save-steps", "1"}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "the last checkpoint is"));
+        CHECK(last_checkpoint(bench.run_dir("saved"))->filename() == "checkpoint-2");
+        CHECK(content(kept / "adapter_model.safetensors") ==
+              content(bench.run_dir("saved") / "checkpoint-2" / "adapter_model.safetensors"));
+    }
+
+    TEST_CASE("training: another run's results, the base model, and files that are no trace are not overwritten") {
+        const Bench bench;
+        bench.run_well("a", {{"--max-steps", "2"}});
+        const std::string adapter = bench.adapter("a");
+        fs::remove_all(bench.run_dir("a") / "checkpoint-2");
+        Program program = bench.run("a", {{"--max-steps", "1"}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "holds adapter_model.safetensors of an earlier run"));
+        CHECK(bench.adapter("a") == adapter);
+
+        const std::string weights = content(bench.base.files.path / "model.safetensors");
+        program = bench.run("base", {{"--output-dir", bench.base.files.path.string()}, {"--adapter", "none"}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "base model's own directory"));
+        CHECK(content(bench.base.files.path / "model.safetensors") == weights);
+
+        const fs::path notes = bench.dir.path / "notes.txt";
+        std::ofstream(notes) << "do not lose me\n";
+        program = bench.run("b", {{"--trace", notes.string()}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "is no trace"));
+        CHECK(content(notes) == "do not lose me\n");
+        const std::string trace = (bench.dir.path / "trace.json").string();
+        bench.run_well("b", {{"--trace", trace}, {"--layer-offloading", ""}});
+        bench.run_well("c", {{"--trace", trace}, {"--layer-offloading", ""}});  // a trace may be replaced
+    }
+
+    TEST_CASE("training: a log or trace that fails in mid-run costs no step") {
+        const Bench bench;
+        bench.run_well("plain", {{"--max-steps", "5"}});
+        fs::create_directory(bench.dir.path / "traces");
+        // The directory of the trace goes away after the run began.
+        struct Remover : std::stringbuf {
+            fs::path gone;
+            int sync() override {
+                if (str().find("step 1/") != std::string::npos) fs::remove_all(gone);
+                return 0;
+            }
+        } remover;
+        remover.gone = bench.dir.path / "traces";
+        std::ostream screen(&remover);
+        const std::atomic<bool> never{false};
+        const Program program = run_train_gpt(
+            bench.arguments("a", {{"--trace", (remover.gone / "t.json").string()}, {"--trace-steps", "3:3"}}), never,
+            screen);
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "of which a checkpoint is saved"));
+        bench.run_well("a", {{"--resume-from-checkpoint", "last"}});
+        CHECK(bench.adapter("a") == bench.adapter("plain"));
+    }
+
+    TEST_CASE("training: resuming takes --lora-target-modules in any order, but no other base or start") {
+        const Bench bench;
+        bench.run_well("a", {{"--lora-target-modules", "q_proj,v_proj"}, {"--save-steps", "2"}, {"--max-steps", "4"}});
+        fs::remove_all(bench.run_dir("a") / "checkpoint-4");
+        Program program = bench.run("a", {{"--lora-target-modules", "v_proj,q_proj"},
+                                          {"--max-steps", "4"},
+                                          {"--from-scratch", ""},
+                                          {"--resume-from-checkpoint", "last"}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "--from-scratch"));
+        bench.run_well(
+            "a",
+            {{"--lora-target-modules", "v_proj,q_proj"}, {"--max-steps", "4"}, {"--resume-from-checkpoint", "last"}});
     }
 
     TEST_CASE("training: results of two steps may be under way, more are refused, and none needs to be collected") {

@@ -1,9 +1,8 @@
 // Checkpoints and the run directory: everything a run needs to go on with the same bits, written whole or not at all.
 //
 // output-dir/
-//   checkpoint-100/            adapter_model.safetensors + adapter_config.json, or model.safetensors + config.json when
-//   trained in full;
-//                              optimizer.safetensors (exp_avg.<key>, exp_avg_sq.<key>), trainer_state.json
+//   checkpoint-100/   adapter_model.safetensors + adapter_config.json, or model.safetensors + config.json when trained
+//                     in full; optimizer.safetensors (exp_avg.<key>, exp_avg_sq.<key>), trainer_state.json
 //   adapter_model.safetensors, adapter_config.json   (or model.safetensors, config.json): the final result
 //   log.jsonl, config.toml
 #pragma once

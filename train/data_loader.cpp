@@ -22,7 +22,9 @@ DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool s
     if (file_.size() <= static_cast<size_t>(T))
         throw std::runtime_error(file_.path().string() + ": holds " + std::to_string(file_.size()) +
                                  " tokens; a row of --sequence-len " + std::to_string(T) + " needs " +
-                                 std::to_string(T + 1));
+                                 std::to_string(T + 1) +
+                                 ". Hint: a smaller --sequence-len, or more text (for validation a larger "
+                                 "--val-fraction of build/tokenize)");
     if (file_.max_token() >= static_cast<uint32_t>(V))
         throw std::runtime_error(file_.path().string() + ": token " + std::to_string(file_.max_token_index()) + " is " +
                                  std::to_string(file_.max_token()) + "; the model's vocabulary ends at " +

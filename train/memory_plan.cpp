@@ -99,7 +99,7 @@ std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size
     if (budget_bytes != 0 && total > budget_bytes) text += advice(layout, reserved_bytes, budget_bytes) + "\n";
     text += "host memory\n";
     for (const auto& [what, bytes] : layout.host_items()) line("", what, bytes);
-    return text;
+    return text + format_text("  %-58s %12s\n", "in all", memory_text(layout.host_bytes()).c_str());
 }
 
 void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes) {
@@ -112,6 +112,19 @@ void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budge
                              memory_text(budget_bytes) + " (" + bytes_text(needed - budget_bytes) +
                              " too much). Largest item: " + name_of(largest->category) + ", " + largest->what + ", " +
                              memory_text(largest->bytes) + ". " + advice(layout, reserved_bytes, budget_bytes));
+}
+
+void check_host_memory(const ModelLayout& layout, size_t available_bytes) {
+    const size_t device_bytes = kBackend == Backend::cpu ? layout.device_bytes() : 0;
+    const size_t needed = layout.host_bytes() + device_bytes;
+    if (needed <= available_bytes) return;
+    std::string parts;
+    for (const auto& [what, bytes] : layout.host_items()) parts += memory_text(bytes) + " for " + what + ", ";
+    if (device_bytes != 0) parts += memory_text(device_bytes) + " standing in for device memory, ";
+    throw std::runtime_error("the plan needs " + memory_text(needed) + " of host memory (" +
+                             parts.substr(0, parts.size() - 2) + ") and " + memory_text(available_bytes) +
+                             " are available. Hint: close other programs, or raise the container's limit; a smaller "
+                             "--micro-batch-size or --sequence-len lowers device memory only");
 }
 
 }  // namespace slab::train

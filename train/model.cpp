@@ -153,8 +153,7 @@ void Model::load_trained(BaseWeights& weights) {
         for (int l = 0; l < layout_.config.L; ++l) read_all(layout_.layer_specs[l], layout_.full_index[l]);
     }
     trained_->write_weights(packed, compute_);
-    trained_->write_moments(std::vector<float>(packed.size(), 0.0f), std::vector<float>(packed.size(), 0.0f), 0,
-                            compute_);
+    trained_->zero_moments(compute_);
     trained_->zero_grads(compute_);
     compute_.synchronize();
 }

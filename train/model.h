@@ -52,8 +52,8 @@ class Model {
     TrainedTensors& trained() { return *trained_; }
     Stream& compute() { return compute_; }
     Stream& transfer() { return transfer_; }
-    // What one copy from page-locked memory reaches alone, in GB/s: a slab into activation memory, timed. Blocks;
-    // between steps only.
+    // What copies to the device reach alone, in GB/s: one slab as training sends it, staged or not, into activation
+    // memory, timed; as much of it as fits there. Blocks; between steps only.
     double measure_link_gbps();
     size_t host_slab_bytes() const { return slabs_->streamed_bytes(); }
     const offload::HostSlabs& slabs() const { return *slabs_; }

@@ -15,6 +15,9 @@ namespace {
 // Logits of at most about this many bytes exist at once.
 constexpr size_t kLogitsTargetBytes = size_t{64} << 20;
 constexpr int kLogitsRowStep = 64;
+// Float32 copies of the trained tensors that the host holds at most: resuming reads weights and both moments, and lays
+// two of them out as the device has them.
+constexpr size_t kTrainedHostCopies = 5;
 
 [[noreturn]] void refuse(const std::string& text) {
     throw std::runtime_error(text);
@@ -298,8 +301,19 @@ std::vector<std::pair<std::string, size_t>> ModelLayout::host_items() const {
     size_t streamed_bytes = 0, staging_bytes = 0;
     for (int l : streamed) streamed_bytes = plus(streamed_bytes, slabs[l].total_bytes());
     for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, slabs[l].total_bytes());
-    return {{"slabs of " + std::to_string(streamed.size()) + " streamed layers", streamed_bytes},
-            {"staging while loading", std::max(staging_bytes, outer_slab.total_bytes())}};
+    std::vector<std::pair<std::string, size_t>> items = {
+        {"slabs of " + std::to_string(streamed.size()) + " streamed layers", streamed_bytes},
+        {"staging while loading", std::max(staging_bytes, outer_slab.total_bytes())},
+        {"trained tensors while saving or resuming",
+         times(kTrainedHostCopies, times(trained.parameter_count(), sizeof(float)))}};
+    std::erase_if(items, [](const auto& item) { return item.second == 0; });
+    return items;
+}
+
+size_t ModelLayout::host_bytes() const {
+    size_t sum = 0;
+    for (const auto& item : host_items()) sum = plus(sum, item.second);
+    return sum;
 }
 
 ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings) {

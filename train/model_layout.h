@@ -117,7 +117,9 @@ struct ModelLayout {
 
     std::vector<PlanItem> device_items() const;
     size_t device_bytes() const;  // their sum
+    // What the host holds at its fullest; staging and start-up copies of trained tensors end with the loading.
     std::vector<std::pair<std::string, size_t>> host_items() const;
+    size_t host_bytes() const;  // their sum
 };
 
 // Throws std::runtime_error when settings contradict each other or the model (K > L, layers out of range, R < P + 1,
@@ -129,5 +131,8 @@ ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings
 std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
 // Throws std::runtime_error with that advice when the plan exceeds the budget (0: no limit).
 void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
+// Throws std::runtime_error when what the plan puts into host memory (on the CPU backend device memory as well) exceeds
+// what the machine, or the container, has left.
+void check_host_memory(const ModelLayout& layout, size_t available_bytes);
 
 }  // namespace slab::train

@@ -114,8 +114,10 @@ void add_model_flags(CLI::App& app, TrainOptions& o) {
     app.add_flag("--use-rslora", o.use_rslora, "rank-stabilised scale")->group("What trains");
     app.add_option("--adapter-in", o.adapter_in, "PEFT directory to go on from; its settings replace --lora-*")
         ->group("What trains");
-    app.add_option("--freeze-layers", o.freeze_layers,
-                   "freeze embeddings and the first K layers, train the rest in full (implies --adapter none)")
+    app.add_option(
+           "--freeze-layers", o.freeze_layers,
+           "freeze embeddings and the first K layers, train the rest in full (implies --adapter none); 0: freeze "
+           "nothing")
         ->group("What trains");
 }
 
@@ -214,8 +216,9 @@ void check_options(const TrainOptions& o) {
          "0 or more (-1: --warmup-ratio decides)");
     want(std::isfinite(o.weight_decay) && o.weight_decay >= 0 && o.weight_decay < 1e3, "--weight-decay", o.weight_decay,
          "0 or more");
-    want(std::isfinite(o.max_grad_norm) && o.max_grad_norm >= 0, "--max-grad-norm", o.max_grad_norm,
-         "0 (no clipping) or more");
+    want(std::isfinite(static_cast<float>(o.max_grad_norm)) && o.max_grad_norm >= 0 &&
+             (o.max_grad_norm == 0 || static_cast<float>(o.max_grad_norm) > 0),
+         "--max-grad-norm", o.max_grad_norm, "0 (no clipping) or more (in float32)");
     want(beta1 >= 0 && beta1 < 1, "--adam-beta1", o.adam_beta1, "0 <= beta < 1");
     want(beta2 >= 0 && beta2 < 1, "--adam-beta2", o.adam_beta2, "0 <= beta < 1");
     want(std::isfinite(epsilon) && epsilon > 0, "--adam-epsilon", o.adam_epsilon, "more than 0 (in float32)");
@@ -294,6 +297,8 @@ size_t parse_size(const std::string& text, const std::string& flag) {
     if (unit.size() > 1 || (power == 0 && !unit.empty() && unit != "B")) refuse();
     const double bytes = value * std::pow(1024.0, static_cast<double>(power));
     if (!(bytes >= 1 && bytes < 0x1p60)) refuse();
+    if (unit.empty() && bytes < 0x1p20)  // nobody means it
+        throw std::runtime_error(flag + " " + text + ": that is " + text + " bytes; did you mean " + text + "G?");
     return static_cast<size_t>(bytes);
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
 
 #include "data/atomic_file.h"
 #include "train/text.h"
@@ -92,9 +93,9 @@ RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step) : path_(f
 void RunLog::write(const json& line) {
     if (path_.empty()) return;
     out_ << line.dump() << '\n' << std::flush;
-    if (!out_)
-        throw std::runtime_error(path_.string() + ": cannot be written: " + std::strerror(errno) +
-                                 "; is the disk full?");
+    if (out_) return;
+    const std::string file = std::exchange(path_, {}).string();
+    throw SideFileError(file + ": cannot be written: " + std::strerror(errno) + "; is the disk full?");
 }
 
 void RunLog::step(const StepReport& r) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json_fwd.hpp>
+#include <stdexcept>
 #include <string>
 
 namespace slab::train {
@@ -29,15 +30,21 @@ nlohmann::json json_number(double value);
 // "step 120/600  loss 1.842  lr 1.9e-04  gnorm 0.61  2,310 tok/s  VRAM 10.80/11.40 GiB  ..."
 std::string step_line(const StepReport& report);
 
+// A log or a trace that cannot be written: worth ending a run for, but not worth its steps, which are saved first.
+struct SideFileError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 class RunLog {
   public:
     RunLog() = default;
-    // Appends to the file. With resume_step >= 0 lines of later steps, and a line cut short by a kill, are taken out
-    // first.
+    // Begins the file anew. With resume_step >= 0 it goes on with it: lines of later steps, and a line cut short by a
+    // kill, are taken out first. Throws std::runtime_error when the file there is no log.
     RunLog(const std::filesystem::path& file, int64_t resume_step);
 
     void step(const StepReport& report);
-    void write(const nlohmann::json& line);  // any other event; one line, flushed. Throws when the disk is full.
+    // Any other event; one line, flushed. Throws SideFileError when the disk is full, once: later lines are dropped.
+    void write(const nlohmann::json& line);
 
   private:
     std::filesystem::path path_;

@@ -1,9 +1,11 @@
 // From flags to what a run is made of. See run_setup.h.
 #include "train/run_setup.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <numbers>
 #include <sstream>
 #include <stdexcept>
@@ -18,10 +20,19 @@ namespace fs = std::filesystem;
 
 // Path to config.json's directory: --base-model may also name a file of weights or config.json itself.
 fs::path config_path(const fs::path& given) {
-    if (fs::is_directory(given)) return given / "config.json";
-    if (given.filename() == "config.json") return given;
-    if (!fs::exists(given)) throw std::runtime_error("--base-model " + given.string() + ": no such file or directory");
-    return given.parent_path() / "config.json";
+    std::error_code error;
+    const fs::file_status status = fs::status(given, error);
+    if (!fs::exists(status))
+        throw std::runtime_error("--base-model " + given.string() + ": " +
+                                 (error ? error.message() : "no such file or directory") +
+                                 "; wanted a Hugging Face directory (config.json, *.safetensors)");
+    const fs::path config = fs::is_directory(status)            ? given / "config.json"
+                            : given.filename() == "config.json" ? given
+                                                                : given.parent_path() / "config.json";
+    if (!fs::exists(config, error))
+        throw std::runtime_error("--base-model " + given.string() + ": there is no " + config.string() +
+                                 "; wanted a Hugging Face directory (config.json, *.safetensors)");
+    return config;
 }
 
 ModelConfig read_base_config(const fs::path& base_model) {
@@ -86,6 +97,7 @@ std::map<std::string, std::string> identity_of(const TrainOptions& o, const Mode
         {"--adam-beta2", format_text("%.9g", o.adam_beta2)},
         {"--adam-epsilon", format_text("%.9g", o.adam_epsilon)},
         {"--freeze-layers", std::to_string(layout.settings.freeze_layers)},
+        {"--from-scratch", o.from_scratch ? "true" : "false"},
         {"--max-steps (or --num-epochs)", std::to_string(steps)},
         {"--sample-packing", o.sample_packing ? "true" : "false"},
         {"--train-on-inputs", o.train_on_inputs ? "true" : "false"},
@@ -95,10 +107,14 @@ std::map<std::string, std::string> identity_of(const TrainOptions& o, const Mode
     };
     id["--adapter"] = layout.settings.lora ? "lora" : "none";
     id["precision of the build"] = kPrecision;
+    const char* const generic = std::getenv("SLABSTREAM_GENERIC_KERNELS");
+    if (kBackend == Backend::cuda && generic && generic[0] == '1') id["SLABSTREAM_GENERIC_KERNELS"] = "1";
     if (layout.settings.lora) {
         const LoraSettings& lora = *layout.settings.lora;
         std::string targets;
-        for (const auto& name : lora.target_modules) targets += (targets.empty() ? "" : ",") + name;
+        std::vector<std::string> names = lora.target_modules;  // their order means nothing
+        std::sort(names.begin(), names.end());
+        for (const auto& name : names) targets += (targets.empty() ? "" : ",") + name;
         id["--lora-r"] = std::to_string(lora.r);
         id["--lora-alpha"] = format_text("%.9g", lora.alpha);
         id["--lora-dropout"] = format_text("%.9g", lora.dropout);

@@ -1,9 +1,13 @@
 // Boxes to Chrome's trace event format (complete events, "ph": "X", times in microseconds). See trace_file.h.
 #include "train/trace_file.h"
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
 
 #include "data/atomic_file.h"
+#include "train/run_log.h"
 
 namespace slab::train {
 
@@ -37,7 +41,23 @@ void write_trace(const std::filesystem::path& file, const std::vector<offload::L
                           {"dur", (box.end_ms - box.start_ms) * 1e3},
                           {"args", args}});
     }
-    data::write_file_atomically(file, json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}.dump(1) + "\n");
+    try {
+        data::write_file_atomically(file, json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}.dump(1) + "\n");
+    } catch (const std::exception& error) {
+        throw SideFileError(error.what());
+    }
+}
+
+void check_trace_file(const std::filesystem::path& file) {
+    if (!std::filesystem::exists(file)) return;
+    std::string start(64, '\0');
+    if (std::filesystem::is_regular_file(file)) {
+        std::ifstream in(file);
+        in.read(start.data(), static_cast<std::streamsize>(start.size()));
+        start.resize(static_cast<size_t>(in.gcount()));
+        if (start.empty() || start.find("\"displayTimeUnit\"") != std::string::npos) return;
+    }
+    throw std::runtime_error("--trace " + file.string() + ": is no trace, and would be overwritten; name another file");
 }
 
 }  // namespace slab::train

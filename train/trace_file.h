@@ -9,7 +9,10 @@
 
 namespace slab::train {
 
-// Written whole or not at all; throws std::runtime_error naming the file.
+// Throws std::runtime_error when a file that is no trace is in the way.
+void check_trace_file(const std::filesystem::path& file);
+
+// Written whole or not at all; throws SideFileError (run_log.h) naming the file.
 void write_trace(const std::filesystem::path& file, const std::vector<offload::LayerOffloadManager::TraceBox>& boxes);
 
 }  // namespace slab::train

@@ -1,9 +1,12 @@
 // build/train_gpt: fine-tunes a GPT. All the work is in trainer.cpp; here are the command line, signals and exit codes.
 #include <atomic>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 #include <new>
+#include <string>
 
+#include "data/command_line.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
@@ -17,24 +20,33 @@ void on_signal(int signal) {
     std::signal(signal, SIG_DFL);
 }
 
+int failed(const std::string& why) {
+    std::cout << std::flush;
+    std::cerr << "train_gpt: " << why << "\n";
+    return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+    slab::data::prepare_standard_streams();
     slab::train::TrainOptions options;
     try {
-        if (const auto code = slab::train::parse_train_options(options, argc, argv, std::cout, std::cerr)) return *code;
-        std::signal(SIGINT, on_signal);
-        std::signal(SIGTERM, on_signal);
-        return slab::train::train(options, interrupted, std::cout);
+        if (const auto code = slab::train::parse_train_options(options, argc, argv, std::cout, std::cerr))
+            return slab::data::standard_output_arrived("train_gpt") ? *code : 1;
+        // What batch systems and closing terminals send ends a run as Ctrl-C does.
+        for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) std::signal(signal, on_signal);
+        const int code = slab::train::train(options, interrupted, std::cout);
+        // A run that is done is done: its files are there, whoever stopped reading what it says.
+        const bool arrived = slab::data::standard_output_arrived("train_gpt");
+        return arrived || !options.plan ? code : 1;
     } catch (const std::bad_alloc&) {
-        std::cout << std::flush;
-        std::cerr
-            << "train_gpt: host memory is exhausted; --plan prints what is needed. Hint: lower --micro-batch-size or "
-               "--sequence-len, freeze more with --freeze-layers or --adapter lora, or close other programs\n";
-        return 1;
+        return failed(
+            "host memory is exhausted; --plan prints what is needed. Hint: lower --micro-batch-size or --sequence-len, "
+            "freeze more with --freeze-layers or --adapter lora, or close other programs");
+    } catch (const std::filesystem::filesystem_error& error) {
+        return failed(error.path1().string() + ": " + error.code().message() + "; wanted a path that can be used");
     } catch (const std::exception& error) {
-        std::cout << std::flush;
-        std::cerr << "train_gpt: " << error.what() << "\n";
-        return 1;
+        return failed(error.what());
     }
 }

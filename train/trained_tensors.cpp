@@ -165,6 +165,13 @@ void TrainedTensors::write_weights(const std::vector<float>& packed, Stream& str
     stream.synchronize();
 }
 
+void TrainedTensors::zero_moments(Stream& stream) {
+    if (table_.empty()) return;
+    fill_async(exp_avg_.data(), 0, exp_avg_.bytes(), stream);
+    fill_async(exp_avg_sq_.data(), 0, exp_avg_sq_.bytes(), stream);
+    fill_async(control_.data(), 0, sizeof(OptimizerControl), stream);
+}
+
 void TrainedTensors::write_moments(const std::vector<float>& exp_avg, const std::vector<float>& exp_avg_sq,
                                    int applied_updates, Stream& stream) {
     if (table_.empty()) return;

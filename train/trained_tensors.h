@@ -78,6 +78,7 @@ class TrainedTensors {
     std::vector<float> read_exp_avg_sq(Stream& stream) const;
     int read_applied_updates(Stream& stream) const;
     void write_weights(const std::vector<float>& packed, Stream& stream);  // sets masters and params
+    void zero_moments(Stream& stream);  // as before the first update; applied updates too
     void write_moments(const std::vector<float>& exp_avg, const std::vector<float>& exp_avg_sq, int applied_updates,
                        Stream& stream);
 

@@ -33,6 +33,9 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr int kBadStepsAllowed = 3;
+constexpr int kExitInterrupted = 130;  // as a shell says of a process that SIGINT ended
+
+struct Interrupted {};  // thrown while loading, when there is nothing yet to save
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -50,8 +53,11 @@ class Run {
     int run();
 
   private:
+    void check_paths() const;
     void announce_plan();
     void prepare_sample(ModelSettings& settings);
+    void note_settings() const;
+    bool plan_fits() const;
     void load();
     void restore();
     void adopt_checkpoint(const fs::path& from);
@@ -64,11 +70,14 @@ class Run {
     void collect_all() {
         while (!in_flight_.empty()) collect_one();
     }
+    [[noreturn]] void stop_at_bad_steps(int64_t step);
+    void write_checkpoint(int64_t step);
     bool save(int64_t step);
     void start_trace(int64_t step);
     void end_trace();
     void leave_out_of_step();
     void say_evaluations(json& summary);
+    void train_steps();
     void finish();
 
     // A step enqueued and not yet reported.
@@ -86,6 +95,7 @@ class Run {
     fs::path output_dir_;
     std::unique_ptr<data::Tokenizer> tokenizer_;  // with --sample
     std::vector<int32_t> prompt_;
+    data::DirectoryLock lock_;
     DataSets data_;
     std::unique_ptr<Device> device_;
     std::optional<ModelLayout> layout_;
@@ -100,7 +110,7 @@ class Run {
     std::optional<Evaluation> last_eval_;
     double step_seconds_total_ = 0, wait_ms_total_ = 0;
     uint64_t passes_ = 0;  // micro-batches trained on
-    uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0;
+    uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0, bytes_out_total_ = 0;
     Clock::time_point started_, last_report_;
     std::pair<int64_t, int64_t> trace_steps_{0, 0};
     bool tracing_ = false, traced_ = false;
@@ -124,11 +134,15 @@ void Run::prepare_sample(ModelSettings& settings) {
     settings.cache_positions = std::min(positions, static_cast<int>(prompt_.size()) + o_.sample_tokens);
 }
 
-void Run::announce_plan() {
-    ModelSettings settings = settings_from(o_, config_);
-    prepare_sample(settings);
-    trace_steps_ = parse_trace_steps(o_.trace_steps);
+// What is wrong with a path is said before a table of memory has scrolled it away.
+void Run::check_paths() const {
+    for (const auto& [flag, file] : {std::pair{"--train-data", o_.train_data}, {"--val-data", o_.val_data}})
+        if (std::error_code error; !file.empty() && !fs::exists(file, error))
+            throw std::runtime_error(std::string(flag) + " " + file + ": " +
+                                     (error ? error.message() : "no such file") +
+                                     "; wanted a token file (build/tokenize makes one from text)");
     if (!o_.trace.empty()) {
+        check_trace_file(o_.trace);
         const auto folder_of = [](const fs::path& file) {
             return fs::weakly_canonical(fs::absolute(file)).parent_path();
         };
@@ -136,7 +150,20 @@ void Run::announce_plan() {
         if (!fs::is_directory(folder) && folder != folder_of(fs::path(o_.output_dir) / "trace"))
             throw std::runtime_error("--trace " + o_.trace + ": the directory it shall lie in does not exist");
     }
-    for (const auto& notice : config_.notices) out_ << "note: " << notice << "\n";
+    std::error_code error;
+    const fs::path base = fs::is_directory(base_, error) ? base_ : base_.parent_path();
+    if (!o_.output_dir.empty() && fs::equivalent(o_.output_dir, base.empty() ? "." : base, error))
+        throw std::runtime_error(
+            "--output-dir " + o_.output_dir +
+            ": is the base model's own directory, whose files a run must not replace; give another");
+}
+
+void Run::announce_plan() {
+    ModelSettings settings = settings_from(o_, config_);
+    trace_steps_ = parse_trace_steps(o_.trace_steps);
+    check_paths();
+    prepare_sample(settings);
+    note_settings();
     out_ << describe(config_) << "\n";
     device_ = std::make_unique<Device>(DeviceOptions{
         .threads = o_.threads,
@@ -152,11 +179,30 @@ void Run::announce_plan() {
     out_ << describe_plan(*layout_, account.reserved_bytes(), account.budget_bytes());
     if (!o_.from_scratch && data::is_gguf_file(base_))
         out_ << "base model\n  " << describe_gguf(data::GgufFile(base_), config_, sizeof(real)) << "\n";
+    out_ << std::flush;
+}
+
+// What is allowed, and may yet not be what was meant.
+void Run::note_settings() const {
+    for (const auto& notice : config_.notices) out_ << "note: " << notice << "\n";
+    if (o_.sequence_len > config_.max_positions && config_.max_positions > 0)
+        out_ << "note: --sequence-len " << o_.sequence_len << " is beyond the " << config_.max_positions
+             << " positions that the base model was made for (max_position_embeddings)\n";
+    if (o_.from_scratch && o_.adapter == "lora")
+        out_ << "warning: --from-scratch with --adapter lora: the adapter will fit random weights that are saved "
+                "nowhere (--seed "
+             << o_.seed << " draws them again)\n";
+}
+
+bool Run::plan_fits() const {
+    const MemoryAccount& account = device_->memory();
+    return account.budget_bytes() == 0 || account.reserved_bytes() + layout_->device_bytes() <= account.budget_bytes();
 }
 
 void Run::load() {
     const MemoryAccount& account = device_->memory();
     check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
+    check_host_memory(*layout_, available_host_bytes());
     data_ = open_data(
         o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_);
     if (data_.val) check_has_targets(*data_.val);
@@ -172,17 +218,27 @@ void Run::load() {
     if (error || !fs::is_directory(output_dir_))
         throw std::runtime_error("--output-dir " + output_dir_.string() +
                                  ": cannot be made: " + (error ? error.message() : "a file is in the way"));
+    lock_ = data::DirectoryLock(output_dir_);
     data::remove_stale_temporaries(output_dir_);
+    if (o_.micro_batch_size > static_cast<int64_t>(data_.train->rows()))
+        out_ << "note: a micro-batch of " << o_.micro_batch_size << " rows takes the " << data_.train->rows()
+             << " rows of --train-data several times over\n";
     if (o_.resume_from_checkpoint.empty() && last_checkpoint(output_dir_))
         throw std::runtime_error(
             "--output-dir " + output_dir_.string() + " holds " + last_checkpoint(output_dir_)->filename().string() +
             " of an earlier run; go on with --resume-from-checkpoint last, or give another directory");
+    for (const char* result : {"adapter_model.safetensors", "model.safetensors"})
+        if (o_.resume_from_checkpoint.empty() && fs::exists(output_dir_ / result))
+            throw std::runtime_error("--output-dir " + output_dir_.string() + " holds " + result +
+                                     " of an earlier run, which this one would replace; remove it, or give another "
+                                     "directory");
 
     const Clock::time_point start = Clock::now();
     Model::Options options;
     options.seed = o_.seed;
     Clock::time_point told = start;
     options.progress = [&](size_t done, size_t total) {
+        if (interrupt_) throw Interrupted{};
         if (seconds_since(told) < 2 && done != total) return;
         if (done == total && seconds_since(start) < 2) return;
         told = Clock::now();
@@ -426,17 +482,36 @@ void Run::collect_one() {
     slabs_in_total_ += r.slabs_in;
     bytes_in_total_ += r.bytes_in;
     slabs_out_total_ += r.slabs_out;
+    bytes_out_total_ += r.bytes_out;
     wait_ms_total_ += r.wait_ms;
     step_seconds_total_ += r.seconds;
     if (r.step % o_.logging_steps == 0 || r.step == steps_ || r.skipped || r.targets == 0)
         out_ << step_line(r) << "\n" << std::flush;
     log_.step(r);
     if (r.targets != 0) state_.bad_steps_in_row = result.skipped ? state_.bad_steps_in_row + 1 : 0;
-    if (state_.bad_steps_in_row >= kBadStepsAllowed)
-        throw std::runtime_error("loss or gradient norm was not finite in " + std::to_string(kBadStepsAllowed) +
-                                 " steps in a row, up to step " + std::to_string(r.step) +
-                                 "; no update was applied and no checkpoint written since. Try a lower "
-                                 "--learning-rate, and look at the data");
+    if (state_.bad_steps_in_row >= kBadStepsAllowed) stop_at_bad_steps(r.step);
+}
+
+// What is on disk is good and stays the last checkpoint. Where there is none, what was reached is kept: skipped updates
+// leave the weights as they were.
+void Run::stop_at_bad_steps(int64_t step) {
+    collect_all();
+    std::string kept = "no update was applied in this run";
+    if (const auto last = last_checkpoint(output_dir_)) {
+        kept = "no update was applied since; the last checkpoint is " + last->string();
+    } else if (step - first_step_ > kBadStepsAllowed) {
+        write_checkpoint(state_.step);
+        kept = "no update was applied since; the weights from before are in " +
+               checkpoint_path(output_dir_, state_.step).string();
+    }
+    throw std::runtime_error("loss or gradient norm was not finite in " + std::to_string(kBadStepsAllowed) +
+                             " steps in a row, up to step " + std::to_string(step) + "; " + kept +
+                             ". Try a lower --learning-rate, and look at the data");
+}
+
+void Run::write_checkpoint(int64_t step) {
+    saved_step_ = step;
+    save_checkpoint(checkpoint_path(output_dir_, step), *model_, {*layout_, *weights_, o_.base_model}, state_);
 }
 
 // Returns whether a checkpoint of this step is there now. After a step that was not finite none is made: what is on
@@ -445,12 +520,12 @@ bool Run::save(int64_t step) {
     collect_all();
     if (saved_step_ == step) return true;
     if (state_.bad_steps_in_row > 0) {
-        out_ << "note: step " << step << " is not saved, since the last step was not finite\n";
+        out_ << "note: no checkpoint of step " << step
+             << ": it was not finite and its update was skipped; the weights are those of the step before\n";
         return false;
     }
     consider_best(step);
-    save_checkpoint(checkpoint_path(output_dir_, step), *model_, {*layout_, *weights_, o_.base_model}, state_);
-    saved_step_ = step;
+    write_checkpoint(step);
     prune_checkpoints(output_dir_, o_.save_total_limit, state_.best_eval ? state_.best_checkpoint : "");
     leave_out_of_step();
     return true;
@@ -492,7 +567,7 @@ void Run::finish() {
         const uint64_t naive = visits * passes_;
         out_ << "streamed " << count_text(slabs_in_total_) << " slabs, " << memory_text(bytes_in_total_)
              << ", to the device in training (loading every layer at every visit: " << count_text(naive)
-             << " slabs); weights moved back: " << count_text(slabs_out_total_) << " slabs\n"
+             << " slabs); weights moved back: " << bytes_text(bytes_out_total_) << "\n"
              << "device memory spared: " << memory_text(all_slabs - layout_->slots * layout_->slot_bytes) << " of "
              << memory_text(all_slabs) << " of streamed weights; compute waited for the link "
              << format_text("%.1f%%", 100 * wait_ms_total_ / 1e3 / std::max(step_seconds_total_, 1e-9))
@@ -500,6 +575,11 @@ void Run::finish() {
         summary["slabs_in"] = slabs_in_total_;
         summary["bytes_in"] = bytes_in_total_;
         summary["slabs_out"] = slabs_out_total_;
+        summary["bytes_out"] = bytes_out_total_;
+        if (const uint64_t untimed = model_->offload().stats().untimed; untimed != 0) {
+            summary["untimed_waits"] = untimed;
+            out_ << "note: " << count_text(untimed) << " waits were not timed; the share of waiting is at least that\n";
+        }
     }
     const size_t planned = device_->memory().reserved_bytes() + layout_->device_bytes();
     out_ << "peak device memory " << memory_text(device_->memory().peak_bytes()) << ", planned " << memory_text(planned)
@@ -511,18 +591,7 @@ void Run::finish() {
     log_.write(summary);
 }
 
-int Run::run() {
-    announce_plan();
-    if (o_.plan) return 0;
-    load();
-    restore();
-    started_ = last_report_ = Clock::now();
-    if (data_.train->unused_tokens() != 0)
-        out_ << "note: the last " << data_.train->unused_tokens() << " tokens of " << o_.train_data
-             << " make no whole row and are not used\n";
-    evaluate(state_.step);
-    sample("before");
-    started_ = last_report_ = Clock::now();
+void Run::train_steps() {
     while (state_.step < steps_ && !interrupt_) {
         start_trace(state_.step);
         enqueue_step();
@@ -538,15 +607,40 @@ int Run::run() {
         if (due(o_.save_steps)) save(step);
     }
     collect_all();
+}
+
+int Run::run() {
+    announce_plan();
+    if (o_.plan) return plan_fits() ? 0 : 1;
+    try {
+        load();
+    } catch (const Interrupted&) {
+        out_ << "interrupted while loading; nothing was written\n";
+        return kExitInterrupted;
+    }
+    restore();
+    started_ = last_report_ = Clock::now();
+    if (data_.train->unused_tokens() != 0)
+        out_ << "note: the last " << data_.train->unused_tokens() << " tokens of " << o_.train_data
+             << " make no whole row and are not used\n";
+    evaluate(state_.step);
+    sample("before");
+    started_ = last_report_ = Clock::now();
+    try {
+        train_steps();
+        end_trace();
+    } catch (const SideFileError& error) {
+        throw std::runtime_error(std::string(error.what()) + ". The run ends after step " +
+                                 std::to_string(state_.step) +
+                                 (save(state_.step) ? ", of which a checkpoint is saved" : ""));
+    }
     if (state_.step < steps_) {
         const bool saved = save(state_.step);
-        end_trace();
         out_ << "interrupted after step " << state_.step << (saved ? "; checkpoint saved" : "")
-             << ", go on with --resume-from-checkpoint last\n";
+             << (last_checkpoint(output_dir_) ? ", go on with --resume-from-checkpoint last\n" : "\n");
         log_.write({{"event", "interrupted"}, {"step", state_.step}});
-        return 130;
+        return kExitInterrupted;
     }
-    end_trace();
     if (first_step_ < steps_) evaluate(state_.step);
     save(state_.step);
     sample("after");

@@ -44,25 +44,14 @@ report_failure() {  # NAME
     fi
 }
 
-# Where the resident step goes, to the last millisecond: what is not inside an operation's first and last kernel is gaps
-# between launches, and operations too short to be listed.
+# Where the resident step goes, operation by operation, of one step with every operation timed. What is left of that
+# step is gaps between launches.
 breakdown() {  # NAME TITLE
     worked "$1" || return
     say ""
     say "Where the resident step goes, $2:"
     say ""
-    awk -v step="$(figure "$1" 'resident step ([0-9.]+) ms.*')" '
-        /^where the resident/ { listing = 1; next }
-        listing && / ms / {
-            name = $0; sub(/^ +/, "", name); sub(/  .*/, "", name)
-            match($0, /[0-9.]+ ms/); ms = substr($0, RSTART, RLENGTH - 3)
-            sum += ms
-            printf "%-32s %9.3f ms  %5.1f%%\n", name, ms, 100 * ms / step
-        }
-        END {
-            printf "%-32s %9.3f ms  %5.1f%%\n", "not in kernels listed above", step - sum, 100 * (step - sum) / step
-            printf "%-32s %9.3f ms\n", "the step", step
-        }' "$work/bench-$1.out" > "$work/breakdown"
+    sed -n '/^where the resident/,$p' "$work/bench-$1.out" > "$work/breakdown"
     code "$work/breakdown"
 }
 

@@ -30,11 +30,11 @@ mutate() {  # READY or FREE
 }
 report_mutation() {  # READY or FREE
     local title="without the wait for \`${1,,}\` the streaming tests fail"
-    if [ "$(status_of "mutate-$1")" != 0 ]; then
+    if skipped "mutate-$1" || skipped "mutated-$1"; then
+        verdict "$title" skip "no time left"
+    elif [ "$(status_of "mutate-$1")" != 0 ]; then
         verdict "$title" fail "the mutated build failed"
         excerpt "mutate-$1"
-    elif skipped "mutated-$1"; then
-        verdict "$title" skip "no time left"
     else
         # 1: test cases failed. A crash or a time-out would be another number, and no proof.
         check "$title" "exit status $(status_of "mutated-$1"), $(grep -c '^.*ERROR: ' "$work/mutated-$1.out") errors" \
