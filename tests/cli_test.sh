@@ -147,7 +147,7 @@ require 0 run streamed --layer-offloading --num-slots 3 --gradient-accumulation-
 n='[0-9][0-9.,e-]*'
 prints "the step line" "^step 3/3  loss $n  lr $n  gnorm $n  $n tok/s  VRAM $n(/$n)? [KMG]iB  moved 4 slabs $n [KM]iB  link"
 prints "the step line" "[KM]iB  link $n of $n GB/s  waiting [0-9]+%  left [0-9]+:[0-9]+:[0-9]+\$"
-prints "the summary" 'streamed 15 slabs.*weights moved back: 0 slabs'
+prints "the summary" 'streamed 15 slabs.*weights moved back: 0 bytes'
 slab_bytes=$(logged streamed '"start"' slot_bytes)
 for step in "1 7" "2 4" "3 4"; do
     slabs=${step#* } step=${step% *}

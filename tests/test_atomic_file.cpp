@@ -189,7 +189,7 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("directory lock: one holder at a time, let go with the object, nothing left behind") {
-        const test::FreshDirectory dir;
+        const FreshDirectory dir;
         {
             DirectoryLock first(dir.path);
             CHECK_THROWS_WITH_AS(DirectoryLock{dir.path}, doctest::Contains("another run is writing"),

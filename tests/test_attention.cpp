@@ -321,15 +321,21 @@ TEST_SUITE("cpu") {
     TEST_CASE("attention: what a stream computes is what the reference computes") {
         const Shape s{2, 130, 6, 2, 6, Documents::at_tile_borders, 5};
         const Inputs in(s);
-        CHECK(attention_backward_workspace_bytes(s.B, s.T_len, s.NH, s.NKV, s.HD) == 0);
+        // Dirty memory of exactly the planned size: copies of dq must be cleared, and stay inside.
+        const size_t workspace_bytes = attention_backward_workspace_bytes(s.B, s.T_len, s.NH, s.NKV, s.HD);
+        REQUIRE(workspace_bytes != 0);
+        Guarded<float> workspace(1, workspace_bytes / sizeof(float));
+        workspace.set(std::vector<double>(workspace_bytes / sizeof(float), NAN));
         Device device({.threads = 2});
         Stream stream(device, "compute");
         Call<float> call(s, in);
+        call.backward.workspace = workspace.data();
         attention_forward(call.forward, stream);
         attention_backward(call.backward, stream);
         stream.synchronize();
         ThreadPool pool(1);
         CHECK(same_bits(call.results().joined(), tiled<float>(s, in, pool).joined()));
+        CHECK(workspace.surroundings_untouched());
     }
 #endif
 }

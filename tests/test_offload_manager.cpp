@@ -705,20 +705,39 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("offload: what fails on the transfer stream reaches whoever waits for the compute stream") {
-        // A source that needs host work, as from a disk, and fails in it: compute must not go on with what the slot
-        // held.
-        Toy toy(4);
-        LayerOffloadManager& m = toy.make({});
+        // A source that needs host work, as from a disk, and fails in it: compute must not go on with what the slot held.
+        struct Reading final : SlabSource {
+            std::vector<SlabLayout> layouts = toy_layouts(4);
+            std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
+            int failing = -1;
+            int layers() const override { return 4; }
+            const SlabLayout& layout(int layer) const override { return layouts[static_cast<size_t>(layer)]; }
+            void enqueue(int layer, std::byte* dst, Stream& transfer) override {
+                transfer.host_function("read of a slab", [fails = layer == failing] {
+                    if (fails) throw std::runtime_error("the disk is gone");
+                });
+                copy_async(dst, bytes.data(), layout(layer).total_bytes(), CopyKind::host_to_device, transfer);
+            }
+        } source;
+        Device device({.threads = 1});
+        Stream compute(device, "compute"), transfer(device, "transfer");
+        LayerOffloadManager m(source, {}, compute, transfer, device);
         m.attach();
-        toy.step(pass_order(4));
+        source.failing = 2;
         m.pre_step(pass_order(4));
-        toy.transfer.host_function("read of a slab", [] { throw std::runtime_error("the disk is gone"); });
-        toy.visit_all(pass_order(4));
+        std::atomic<int> visited{0};
+        for (int layer : pass_order(4)) {
+            m.begin_layer(layer);
+            compute.host_function("visit", [&visited] { ++visited; });
+            m.end_layer(layer);
+        }
         m.post_step();
-        Event done(toy.device);
-        done.record(toy.compute);
+        Event done(device);
+        done.record(compute);
         CHECK_THROWS_WITH_AS(done.synchronize(), doctest::Contains("the disk is gone"), std::runtime_error);
-        CHECK_THROWS_WITH_AS(toy.compute.synchronize(), doctest::Contains("read of a slab"), std::runtime_error);
+        CHECK_THROWS_WITH_AS(compute.synchronize(), doctest::Contains("read of a slab"), std::runtime_error);
+        CHECK(visited == 2);  // layers 0 and 1; nothing from the slot that the failed read was to fill
+        CHECK_THROWS_AS(transfer.synchronize(), std::runtime_error);
     }
 }
 

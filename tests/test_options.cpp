@@ -272,7 +272,8 @@ TEST_SUITE("cpu") {
                                                                "--layer-offloading",
                                                                "--plan",
                                                                "--resume-from-checkpoint",
-                                                               "--log"};
+                                                               "--log",
+                                                               "--version"};
         size_t known = 0;
         for (const std::string& flag : flags_in_help()) {
             CAPTURE(flag);

@@ -170,7 +170,7 @@ TEST_SUITE("cpu") {
                 CHECK(step["waiting"].get<double>() <= 1);
                 CHECK(has(program.out, "moved " + std::to_string(slabs) + " slabs"));
             }
-            CHECK(has(program.out, "weights moved back: 0 slabs"));
+            CHECK(has(program.out, "weights moved back: 0 bytes"));
         }
     }
 
@@ -533,13 +533,15 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("training: a run that stops at bad steps keeps what it reached, unless a checkpoint has it") {
-        const Bench bench;
+        Bench bench("gpt2");
+        bench.base.config.tied_head = false;
         const fs::path file = bench.dir.path / "train.bin";
         const int V = bench.base.config.V, T = 9;
         // The last token of the vocabulary overflows; it is put into the rows that steps 3 to 5 read, of 4 rows each.
         write_tiny_model(bench.base.files.path, bench.base.config,
                          [](const TensorSpec& spec, std::vector<float>& values) {
-                             if (spec.role == Role::token_embedding) values.back() = 3e38f;
+                             if (spec.role == Role::token_embedding)
+                                 std::fill(values.end() - static_cast<std::ptrdiff_t>(spec.cols), values.end(), 3e38f);
                          });
         write_tiny_tokens(file, V - 1, T * 24 + 1, 1);
         std::vector<uint32_t> tokens;

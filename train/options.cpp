@@ -297,7 +297,7 @@ size_t parse_size(const std::string& text, const std::string& flag) {
     if (unit.size() > 1 || (power == 0 && !unit.empty() && unit != "B")) refuse();
     const double bytes = value * std::pow(1024.0, static_cast<double>(power));
     if (!(bytes >= 1 && bytes < 0x1p60)) refuse();
-    if (unit.empty() && bytes < 0x1p20)  // nobody means it
+    if (unit.empty() && bytes < 1024)  // nobody means it
         throw std::runtime_error(flag + " " + text + ": that is " + text + " bytes; did you mean " + text + "G?");
     return static_cast<size_t>(bytes);
 }
