@@ -501,8 +501,8 @@ void Run::stop_at_bad_steps(int64_t step) {
         kept = "no update was applied since; the last checkpoint is " + last->string();
     } else if (step - first_step_ > kBadStepsAllowed) {
         write_checkpoint(state_.step);
-        kept = "no update was applied since; the weights from before are in " +
-               checkpoint_path(output_dir_, state_.step).string();
+        kept =
+            "their updates were skipped; what was reached is in " + checkpoint_path(output_dir_, state_.step).string();
     }
     throw std::runtime_error("loss or gradient norm was not finite in " + std::to_string(kBadStepsAllowed) +
                              " steps in a row, up to step " + std::to_string(step) + "; " + kept +
