@@ -705,7 +705,8 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("offload: what fails on the transfer stream reaches whoever waits for the compute stream") {
-        // A source that needs host work, as from a disk, and fails in it: compute must not go on with what the slot held.
+        // A source that needs host work, as from a disk, and fails in it: compute must not go on with what the slot
+        // held.
         struct Reading final : SlabSource {
             std::vector<SlabLayout> layouts = toy_layouts(4);
             std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
