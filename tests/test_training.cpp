@@ -61,7 +61,8 @@ using Flags = std::map<std::string, std::string>;
 struct Bench {
     TinyBase base;
     FreshDirectory dir;
-    explicit Bench(const std::string& family = "llama", int masked = 3) : base(family, 4) {
+    explicit Bench(const std::string& family = "llama", int masked = 3) : Bench(tiny_config(family, 4), masked) {}
+    explicit Bench(const ModelConfig& config, int masked = 3) : base(config) {
         write_tiny_tokens(dir.path / "train.bin", base.config.V, 9 * 24 + 1, 1, masked);
     }
     fs::path run_dir(const std::string& name) const { return dir.path / name; }
@@ -321,6 +322,36 @@ TEST_SUITE("cpu") {
         CHECK(other.error == "");
         CHECK(has(other.out, " at step 6, "));
         CHECK(has(other.out, "best checkpoint: " + (bench.run_dir("whole") / "checkpoint-7").string()));
+    }
+
+    TEST_CASE("training: samples beyond the row's length, to where the model's positions end, leave no trace") {
+        ModelConfig config = tiny_config("llama", 4);  // of 40 positions
+        config.V = 260;                                // bytes
+        const Bench bench(config);
+        bench.run_well("plain");
+        const std::string prompt = "what comes after";  // 16 bytes
+        const Flags flags = {{"--sample", prompt}, {"--sample-tokens", "90"}, {"--sample-temperature", "9"}};
+        for (const Flags& way : {Flags{}, Flags{{"--layer-offloading", ""}}}) {
+            Flags all = flags;
+            all.insert(way.begin(), way.end());
+            const std::string name = way.empty() ? "resident" : "streamed";
+            const Program program = bench.run(name, all);
+            REQUIRE(program.error == "");
+            CHECK(bench.adapter(name) == bench.adapter("plain"));
+            CHECK(has(program.out, "sample before: " + prompt + "|"));
+            CHECK(has(program.out, "keys and values of 40 sampled tokens"));
+            const json event = event_of(bench.run_dir(name), "sample");
+            CHECK(event["when"] == "before");
+            CHECK(event["text"] == event_of(bench.run_dir("resident"), "sample")["text"]);
+            if (event["ended"] == "stop") continue;  // chance drew the end of the text
+            CHECK(event["ended"] == "positions");
+            CHECK(event["new_tokens"] == 25);
+            CHECK(has(program.out, "with its prompt it fills the model's 40 positions"));
+        }
+        const std::string error = bench.run("long", {{"--sample", std::string(40, 'x')}}).error;
+        CHECK(has(error, "--sample"));
+        CHECK(has(error, "40 positions"));
+        CHECK_FALSE(fs::exists(bench.run_dir("long")));
     }
 
     TEST_CASE("training: an interrupted evaluation stops at once and reports nothing") {
