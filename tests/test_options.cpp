@@ -59,7 +59,7 @@ std::vector<std::string> fields(const TrainOptions& o) {
         o.adam_epsilon, o.seed, o.offload.layer_offloading, o.offload.num_prefetch, o.offload.num_slots,
         o.offload.resident_layers, o.offload.vram_budget, o.offload.recompute, o.threads, o.eval_steps, o.save_steps,
         o.save_total_limit, o.logging_steps, o.log, o.trace, o.trace_steps, o.sample, o.sample_tokens,
-        o.sample_temperature, o.top_k, o.top_p);
+        o.sample_temperature, o.top_k, o.top_p, o.sample_chat);
     return all;
 }
 
@@ -215,6 +215,7 @@ TEST_SUITE("cpu") {
             {"--sample-tokens", {"5"}},  // of no sample
             {"--sample-temperature", {"-1", "nan", "101", "x"}, {"--sample", "Hello"}},
             {"--sample-temperature", {"1"}},
+            {"--sample-chat", {"true"}},
             {"--top-k", {"-1", huge, "x"}, {"--sample", "Hello"}},
             {"--top-k", {"1"}},
             {"--top-p", {"0", "-1", "1.1", "nan", "x"}, {"--sample", "Hello"}},

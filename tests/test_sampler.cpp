@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/fake_tokenizer.h"
 #include "tests/tiny_model.h"
 #include "train/sampler.h"
 
@@ -53,37 +54,6 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
     for (size_t i = 0; i < a.size(); ++i) largest = std::max<double>(largest, std::abs(a[i] - b[i]));
     return largest;
 }
-
-// A vocabulary of bytes; "<|im_end|>" is 256, which also ends texts.
-class Bytes : public data::Tokenizer {
-  public:
-    bool bos_first = false;
-    std::vector<uint32_t> encode(std::string_view text, data::SpecialTokens) const override {
-        std::vector<uint32_t> ids;
-        for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-        return ids;
-    }
-    std::string decode(std::span<const uint32_t> tokens, bool) const override {
-        std::string text;
-        for (const uint32_t id : tokens)
-            if (id < 256) text += static_cast<char>(id);
-        return text;
-    }
-    size_t vocabulary_size() const override { return 259; }
-    std::optional<uint32_t> id_of(std::string_view special_token) const override {
-        if (special_token == "<|im_end|>") return 257;
-        return std::nullopt;
-    }
-    std::optional<uint32_t> bos() const override { return 258; }
-    std::optional<uint32_t> eos() const override { return 256; }
-    bool adds_bos() const override { return bos_first; }
-    bool is_special(uint32_t token) const override { return token >= 256; }
-    const std::string& chat_template() const override { return template_; }
-    std::string description() const override { return "bytes of a test"; }
-
-  private:
-    std::string template_;
-};
 
 }  // namespace
 
@@ -246,18 +216,35 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("sampler: prompts begin as texts do, and a foreign tokenizer is refused") {
-        Bytes bytes;
+        FakeTokenizer bytes;
         CHECK(prompt_tokens(bytes, "ab", 260) == std::vector<int32_t>{'a', 'b'});
         CHECK(has(error_of([&] { prompt_tokens(bytes, "", 260); }), "empty"));
         CHECK(has(error_of([&] { prompt_tokens(bytes, "az", 'z'); }), "vocabulary ends at 121"));
-        bytes.bos_first = true;
-        CHECK(prompt_tokens(bytes, "ab", 260) == std::vector<int32_t>{258, 'a', 'b'});
-        CHECK(prompt_tokens(bytes, "", 260) == std::vector<int32_t>{258});
-        CHECK(stop_tokens(bytes) == std::vector<int32_t>{256, 257});
+        CHECK(stop_tokens(bytes) == std::vector<int32_t>{256});
+        CHECK(stop_tokens(chatml_tokenizer()) == std::vector<int32_t>{256, 258});
+        const FakeTokenizer llama = llama3_tokenizer();
+        CHECK(prompt_tokens(llama, "a<|eot_id|>", 300) == std::vector<int32_t>{257, 'a', 260});
+        CHECK(prompt_tokens(llama, "", 300) == std::vector<int32_t>{257});
+        CHECK(stop_tokens(llama) == std::vector<int32_t>{256, 260});
+    }
+
+    TEST_CASE("sampler: a chat prompt is a user's turn and the beginning of a reply") {
+        const auto shown = [](const FakeTokenizer& tokenizer, const std::string& prompt) {
+            const std::vector<int32_t> ids = chat_prompt_tokens(tokenizer, prompt, "", 300);
+            return tokenizer.decode(std::vector<uint32_t>(ids.begin(), ids.end()), true);
+        };
+        CHECK(shown(chatml_tokenizer(), "Hi") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+        CHECK(shown(llama3_tokenizer(), "Hi") ==
+              "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n");
+        const std::vector<int32_t> ids = chat_prompt_tokens(chatml_tokenizer(), "<|im_end|>", "", 300);
+        CHECK(std::count(ids.begin(), ids.end(), 258) == 1);  // the user's text stays text
+        CHECK(has(error_of([&] { chat_prompt_tokens(FakeTokenizer(), "Hi", "", 300); }), "--sample-chat"));
+        CHECK(has(error_of([&] { chat_prompt_tokens(chatml_tokenizer(), "Hi", "", 258); }), "vocabulary ends at 257"));
     }
 
     TEST_CASE("sampler: text comes in whole characters, and broken bytes still come") {
-        const Bytes bytes;
+        const FakeTokenizer bytes;
         const auto pieces = [&](std::string_view text) {
             TextStream stream(bytes);
             std::vector<std::string> all;

@@ -99,7 +99,8 @@ class Opener {
 
 // A flag about records must not seem to work on a file that was made without it.
 void Opener::check_flags() const {
-    const bool given = o_.sample_packing || o_.train_on_inputs || !o_.chat_template.empty();
+    const bool for_records = !o_.chat_template.empty() && !o_.sample_chat;  // a sample may be what it is for
+    const bool given = o_.sample_packing || o_.train_on_inputs || for_records;
     const auto is_tokens = [](const std::string& path) {
         return path.empty() || kind_of_data(path) == DataKind::tokens;
     };

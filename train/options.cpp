@@ -94,7 +94,7 @@ void add_model_flags(CLI::App& app, TrainOptions& o) {
     app.add_flag("--train-on-inputs", o.train_on_inputs, "train on prompts and questions too, not only on replies")
         ->group("Model and data");
     app.add_option("--chat-template", o.chat_template,
-                   "chatml or llama3, for records with messages; default: what the tokenizer shows")
+                   "chatml or llama3, for records with messages and --sample-chat; default: what the tokenizer shows")
         ->check(CLI::IsMember({"chatml", "llama3"}))
         ->group("Model and data");
     app.add_option("--preview", o.preview, "print the first N rows as text, with what is trained on marked")
@@ -170,6 +170,10 @@ void add_run_flags(CLI::App& app, TrainOptions& o) {
         ->configurable(false);
     auto* const sample =
         app.add_option("--sample", o.sample, "generate from this prompt before and after training")->group(group);
+    app.add_flag("--sample-chat", o.sample_chat,
+                 "the prompt is a user's message: wrap it as the model's chat template does")
+        ->needs(sample)
+        ->group(group);
     app.add_option("--sample-tokens", o.sample_tokens, "tokens to generate")->needs(sample)->group(group);
     app.add_option("--sample-temperature", o.sample_temperature, "0: the likeliest token always")
         ->needs(sample)

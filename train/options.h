@@ -64,6 +64,7 @@ struct TrainOptions {
     std::string resume_from_checkpoint, log, trace, trace_steps = "1:3";
     bool plan = false;
     std::string sample;
+    bool sample_chat = false;  // the prompt is a user's turn
     int sample_tokens = 200;
     double sample_temperature = 0.8, top_p = 1;
     int top_k = 0;  // 0: all

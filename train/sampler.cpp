@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "data/chat_template.h"
 #include "kernels/philox.h"
 #include "train/step_loop.h"
 
@@ -34,6 +35,16 @@ size_t unfinished_utf8(std::string_view text) {
         return length > back ? back : 0;
     }
     return 0;
+}
+
+std::vector<int32_t> checked_prompt(const data::Tokenizer& tokenizer, const std::vector<uint32_t>& ids, int V) {
+    for (const uint32_t id : ids)
+        if (id >= static_cast<uint32_t>(V))
+            throw std::runtime_error("--sample: the tokenizer (" + tokenizer.description() + ") makes token " +
+                                     std::to_string(id) + " of the prompt, and the model's vocabulary ends at " +
+                                     std::to_string(V - 1) + "; wanted the tokenizer of --base-model");
+    if (ids.empty()) throw std::runtime_error("--sample: the prompt is empty; wanted a text to go on from");
+    return {ids.begin(), ids.end()};
 }
 
 // The shortest beginning of the sorted candidates that has the share p of all their weight.
@@ -118,13 +129,23 @@ SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const 
 std::vector<int32_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt, int V) {
     std::vector<uint32_t> ids = tokenizer.encode(prompt, data::SpecialTokens::parse);
     if (tokenizer.adds_bos() && tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
-    for (const uint32_t id : ids)
-        if (id >= static_cast<uint32_t>(V))
-            throw std::runtime_error("--sample: the tokenizer (" + tokenizer.description() + ") makes token " +
-                                     std::to_string(id) + " of the prompt, and the model's vocabulary ends at " +
-                                     std::to_string(V - 1) + "; wanted the tokenizer of --base-model");
-    if (ids.empty()) throw std::runtime_error("--sample: the prompt is empty; wanted a text to go on from");
-    return {ids.begin(), ids.end()};
+    return checked_prompt(tokenizer, ids, V);
+}
+
+std::vector<int32_t> chat_prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt,
+                                        const std::string& chat_template, int V) {
+    const auto form = data::ChatTemplate::find(tokenizer, chat_template);
+    if (!form)
+        throw std::runtime_error("--sample-chat: the tokenizer (" + tokenizer.description() +
+                                 ") shows no chat template that is known here; wanted ChatML or Llama 3, or "
+                                 "--chat-template naming one of them, or a --sample without --sample-chat");
+    std::vector<uint32_t> ids;
+    std::vector<uint8_t> is_reply;
+    const std::vector<data::ChatMessage> messages = {{.role = "user", .content = prompt},
+                                                     {.role = "assistant", .content = ""}};
+    form->render(tokenizer, messages, ids, is_reply);
+    ids.resize(static_cast<size_t>(std::find(is_reply.begin(), is_reply.end(), 1) - is_reply.begin()));
+    return checked_prompt(tokenizer, ids, V);
 }
 
 std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer) {

@@ -43,6 +43,11 @@ SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const 
 // special tokens are taken for them. Throws std::runtime_error when a token is outside the model's vocabulary, which
 // means that model and tokenizer do not belong together.
 std::vector<int32_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt, int V);
+// The same for the prompt as a user's turn, up to where the model's reply begins. chat_template: as of
+// data::ChatTemplate::find. Throws std::runtime_error when no template is found. Nothing in the prompt becomes a
+// special token.
+std::vector<int32_t> chat_prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt,
+                                        const std::string& chat_template, int V);
 // What ends a text or a turn: eos and, where the vocabulary has them, the ends of turn of ChatML and Llama 3.
 std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer);
 

@@ -125,7 +125,8 @@ void Run::prepare_sample(ModelSettings& settings) {
                                  base_.string() + " (a vocabulary of 260 would be bytes; this one has " +
                                  std::to_string(config_.V) + ")");
     tokenizer_ = open_base_tokenizer(base_.string(), config_);
-    prompt_ = prompt_tokens(*tokenizer_, o_.sample, config_.V);
+    prompt_ = o_.sample_chat ? chat_prompt_tokens(*tokenizer_, o_.sample, o_.chat_template, config_.V)
+                             : prompt_tokens(*tokenizer_, o_.sample, config_.V);
     const int positions = most_positions(config_);
     if (prompt_.size() >= static_cast<size_t>(positions))
         throw std::runtime_error("--sample: the prompt has " + count_text(prompt_.size()) + " tokens and the model " +
