@@ -334,6 +334,7 @@ const GgmlTypeInfo& info_of(GgmlType type) {
 bool is_gguf_file(const std::filesystem::path& path) {
     try {
         const InputFile file(path);
+        if (path.extension() == ".gguf") return true;
         char magic[sizeof kMagic] = {};
         if (file.size_bytes() < sizeof magic) return false;
         file.read(0, magic, sizeof magic, "magic");

@@ -44,7 +44,7 @@ struct GgmlTypeInfo {
 };
 const GgmlTypeInfo& info_of(GgmlType type);
 
-// Whether the file begins as GGUF files do; false also when it cannot be opened.
+// Whether the file begins as GGUF files do, or is named *.gguf; false also when it cannot be opened.
 bool is_gguf_file(const std::filesystem::path& path);
 
 struct GgufTensor {

@@ -117,6 +117,13 @@ TEST_SUITE("cpu") {
         CHECK(has(error_opening(""), "begins with \"GGUF\""));
         CHECK(has(error_opening("GGUF"), "the version"));
         CHECK(has(error_opening("version https://git-lfs"), "git lfs pull"));
+        const FreshDirectory dir;
+        put(dir.path / "pointer.gguf", "version https://git-lfs");
+        put(dir.path / "other", "version https://git-lfs");
+        CHECK(is_gguf_file(dir.path / "pointer.gguf"));
+        CHECK(!is_gguf_file(dir.path / "other"));
+        CHECK(!is_gguf_file(dir.path / "none.gguf"));
+        CHECK(!is_gguf_file(dir.path));
         const auto with = [&](auto change) {
             GgufBuilder b = small();
             change(b);

@@ -211,6 +211,7 @@ TEST_SUITE("cpu") {
                 ++loaded;
             } catch (const std::runtime_error& error) {
                 ++refused;
+                INFO(std::string(error.what()));
                 CHECK(slab::test::has(error.what(), path.string()));
             } catch (const std::exception& error) {
                 FAIL_CHECK("mutation " << i << ": " << error.what());
