@@ -222,7 +222,8 @@ def draw_runs(arguments):
         memory.plot(x, [b / unit_bytes for b in run.memory_bytes], **line, marker="." if len(x) == 1 else "")
         evals = sorted((place(s), v) for s, v in run.evals.items() if math.isfinite(v))
         loss.plot(
-            [e[0] for e in evals], [e[1] for e in evals], color=colour, linestyle="", marker="D", markersize=6,
+            [e[0] for e in evals], [e[1] for e in evals], color=colour, linestyle="", marker="D",
+            markersize=6 + 2 * min(len(runs) - 1 - i, 3),  # runs that are equal lie on each other, and all show
             markeredgecolor="white", markeredgewidth=0.8, zorder=3, clip_on=False,
         )  # fmt: skip
         loss.plot(

@@ -93,6 +93,7 @@ class Timeline:
         axes.set_ylim(-0.48, 1.48)
         axes.set_yticks([self.COMPUTE, self.TRANSFER], ["compute", "transfer"])
         axes.tick_params(axis="y", length=0, labelsize=9, pad=6)
+        axes.xaxis.set_major_formatter(lambda ms, _: f"{ms:,g}")
         axes.grid(False)
         axes.spines["left"].set_visible(False)
         inches = axes.figure.get_size_inches()[0] * axes.get_position().width
@@ -137,6 +138,7 @@ def draw_trace(arguments):
     boxes.sort(key=lambda b: b.start_ms)
     compute = [b for b in boxes if b.kind != "copy"]
     mine = [b for b in compute if b.step == step]
+    all_visits = [b for b in compute if b.kind == "visit"]
     visits = [b for b in mine if b.kind == "visit"]
     waits = [b for b in mine if b.kind == "wait"]
     copies = [b for b in boxes if b.kind == "copy" and b.step == step]
@@ -177,8 +179,8 @@ def draw_trace(arguments):
             timeline.box(visit, SKY if up else BLUE, INK if up else "white")
         for copy in (b for b in boxes if b.kind == "copy"):
             timeline.box(copy, GREEN, alpha=1.0 if copy.step == step else 0.45)
-            reader = next((v for v in visits if v.layer == copy.layer and v.start_ms >= copy.end_ms - 0.01), None)
-            if reader is not None:
+            reader = next((v for v in all_visits if v.layer == copy.layer and v.start_ms >= copy.end_ms - 0.01), None)
+            if reader is not None and reader.step == step:  # an earlier step's slabs have left the ring
                 timeline.arrival(copy, reader)
         for before, behind, up, next_up in zip(visits, visits[1:], forward, forward[1:]):
             if up and not next_up:
