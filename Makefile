@@ -106,7 +106,7 @@ ifeq ($(filter -j%,$(MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell n=$$(nproc); [ $$n -le 16 ] && echo $$n || echo 16)
 endif
 
-.PHONY: all test demo demo-short bench fat gpu-report source-hash format check-format clean help
+.PHONY: all test demo demo-short demo-smollm2 bench fat gpu-report source-hash format check-format clean help
 .SUFFIXES:
 .DELETE_ON_ERROR:
 
@@ -152,6 +152,8 @@ demo: all
 	BUILD=$(BUILD) dev/demo.sh
 demo-short: all
 	BUILD=$(BUILD) dev/demo.sh --short
+demo-smollm2: all
+	BUILD=$(BUILD) dev/demo_smollm2.sh
 bench: $(BUILD)/bench_step
 	$(BUILD)/bench_step
 gpu-report:
@@ -174,8 +176,8 @@ clean:
 	rm -rf $(BUILD)
 
 help:
-	@echo 'targets:   all (default)  test  demo  demo-short  bench  fat (CUDA for many GPUs, in build-fat/)  gpu-report'
-	@echo '           source-hash  format  check-format  clean'
+	@echo 'targets:   all (default)  test  demo  demo-short  demo-smollm2 (fetches a model)  bench  gpu-report'
+	@echo '           fat (CUDA for many GPUs, in build-fat/)  source-hash  format  check-format  clean'
 	@echo 'variables: BACKEND=cpu|cuda (cuda where nvcc and a GPU are)  PRECISION=bf16|fp32 (CUDA; the CPU is fp32)'
 	@echo '           BLAS=openblas|none  SAN=thread|address (own build directory)  BUILD=build  CUDA_ARCHS="80 90"'
 	@echo '           EXTRA_CXXFLAGS=...'
