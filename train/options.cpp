@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -367,6 +368,11 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
     CLI::App app("Fine-tunes a GPT, its frozen layers streamed from host memory.", "train_gpt");
     app.option_defaults()->always_capture_default();  // for --help and for config.toml
     app.set_config("--config", "", "run.toml with any of these flags; the command line wins")
+        ->check([](const std::string& path) {  // a pipe or device may have no end to read to
+            std::error_code error;
+            return std::filesystem::is_regular_file(path, error) ? std::string()
+                                                                 : path + ": is not a file that can be read";
+        })
         ->configurable(false)
         ->group("The run");
     app.config_formatter(std::make_shared<RunConfig>(app));
