@@ -105,7 +105,7 @@ class Timeline:
     def text(self, start_ms, end_ms, middle, text, **style):
         """Written where it fits, else left out: the legend says what the colours mean."""
         start, end = max(start_ms, self.first), min(end_ms, self.last)
-        if (end - start) / self.ms_per_inch > 0.03 + 0.075 * len(text) * style.get("fontsize", 8) / 8:
+        if (end - start) / self.ms_per_inch > 0.01 + 0.066 * len(text) * style.get("fontsize", 8) / 8:
             self.axes.text((start + end) / 2 - self.zero, middle, text, ha="center", va="center_baseline",
                            **{"fontsize": 8, **style})  # fmt: skip
 
@@ -120,7 +120,7 @@ class Timeline:
             hatch=None if narrow else hatch,
         )  # fmt: skip
         if box.kind != "wait":
-            self.text(box.start_ms, box.end_ms, middle, str(box.layer), color=ink)
+            self.text(box.start_ms, box.end_ms, middle, str(box.layer), color=ink, fontsize=7.5)
 
     def arrival(self, copy, visit):
         """From the end of a copy to the visit that reads what it brought."""
