@@ -66,7 +66,19 @@ struct Progress {
     std::atomic<uint32_t> reached{0};
     // Written before `reached`, read after it.
     Clock::time_point stamp{};
+    // The recording stream's failure, once it has one. Written once and then announced: a stream that waits may look
+    // while the recording one goes on to its next record.
     std::shared_ptr<Failure> failure;
+    std::atomic<bool> failed{false};
+
+    void announce(const std::shared_ptr<Failure>& of_stream) {
+        if (!of_stream || failed.load(std::memory_order_relaxed)) return;
+        failure = of_stream;
+        failed.store(true, std::memory_order_release);
+    }
+    std::shared_ptr<Failure> announced() const {
+        return failed.load(std::memory_order_acquire) ? failure : std::shared_ptr<Failure>();
+    }
 
     bool has_reached(uint32_t version) const {
         return static_cast<int32_t>(reached.load(std::memory_order_acquire) - version) >= 0;
@@ -282,11 +294,11 @@ struct Stream::State {
                 // uses.
                 case Item::Kind::wait:
                     item.progress->wait_for(item.version);
-                    if (!failure) failure = item.progress->failure;
+                    if (!failure) failure = item.progress->announced();
                     break;
                 case Item::Kind::signal:
                     item.progress->stamp = Clock::now();
-                    item.progress->failure = failure;
+                    item.progress->announce(failure);
                     item.progress->signal(item.version);
                     break;
                 case Item::Kind::stop:
@@ -317,7 +329,7 @@ struct Stream::State {
         ProgressRef drained = ProgressRef::make();
         queue.push({Item::Kind::signal, {}, {}, drained, 1});
         drained->wait_for(1);
-        if (drained->failure) report(*drained->failure);
+        if (const auto failed = drained->announced()) report(*failed);
     }
 
     Device& device;
@@ -409,7 +421,7 @@ bool Event::complete() const {
 void Event::synchronize() const {
     if (!recorded()) return;
     state_->progress->wait_for(state_->version);
-    if (state_->progress->failure) report(*state_->progress->failure);
+    if (const auto failed = state_->progress->announced()) report(*failed);
 }
 
 void Stream::wait(const Event& event) {

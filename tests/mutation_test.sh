@@ -63,7 +63,7 @@ if [ $status = 0 ]; then pass "the tests pass as they are"; else fail "the tests
 for mutation in $mutations; do
     run plain $mutation
     # 1: test cases failed. A crash or a time-out would be another number, and no proof.
-    if [ $status = 1 ] && grep -q 'ERROR: CHECK' "$log"; then
+    if [ $status = 1 ] && grep -Eq 'ERROR: (CHECK|REQUIRE)' "$log"; then
         pass "without the wait for $mutation the tests fail"
     else
         fail "without the wait for $mutation the tests end with status $status: $log"

@@ -298,12 +298,15 @@ TEST_SUITE("cpu") {
             return kibibytes * 1024;
         };
         ThreadPool pool(2);
-        (std::ofstream("/proc/self/clear_refs") << "5").flush();
+        const auto reset_peak = [] {
+            return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush);
+        };
+        if (!reset_peak()) return;  // a system that does not tell
         const size_t before_bytes = peak_bytes();
         std::vector<std::byte> touched(size_t{64} << 20, std::byte{1});
         REQUIRE(peak_bytes() >= before_bytes + (size_t{60} << 20));  // it does see what is taken
         touched = {};
-        (std::ofstream("/proc/self/clear_refs") << "5").flush();
+        reset_peak();
         const size_t reset_bytes = peak_bytes();
         const Results got = tiled<float>(s, in, pool);
         CHECK(peak_bytes() - reset_bytes < size_t{32} << 20);

@@ -23,6 +23,7 @@ const KeySet& harmless_keys() {
     static const KeySet keys = {"_attn_implementation",
                                 "_attn_implementation_autoset",
                                 "_name_or_path",
+                                "_model_name_or_path",
                                 "architectures",
                                 "attn_implementation",
                                 "bad_words_ids",
