@@ -189,7 +189,13 @@ Outputs outputs_of(const Options& options) {
                ". Hint: choose a directory that you may write to.");
     remove_stale_temporaries(directory);
     const std::string val_name = options.name == "train" ? "val" : options.name + "-val";
-    return {directory / (options.name + ".bin"), directory / (val_name + ".bin")};
+    const Outputs outputs{directory / (options.name + ".bin"), directory / (val_name + ".bin")};
+    for (const std::string& file : options.files)
+        for (const fs::path& output :
+             {outputs.train, mask_path_for(outputs.train), outputs.val, mask_path_for(outputs.val)})
+            if (file != "-" && fs::equivalent(file, output, error))
+                refuse(file + " would be replaced by the output of that name. Hint: another --output-dir or --name.");
+    return outputs;
 }
 
 // Both pairs reach the disk before the first is renamed.

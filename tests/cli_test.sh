@@ -252,6 +252,11 @@ kill -HUP $first
 wait $first
 holds "a run ended by a hang-up saves a checkpoint" [ -n "$(find "$work/twice" -name 'checkpoint-*')" ]
 
+cp "$work/text" "$work/own.bin"
+refuses "tokenize over its own input" "own.bin would be replaced" \
+    "$build/tokenize" --output-dir "$work" --name own "$work/own.bin"
+holds "the input of a refused tokenize is as it was" cmp -s "$work/text" "$work/own.bin"
+
 # --- validation
 require 0 run share --val-set-size 0.2
 prints "--val-set-size 0.2" '^eval 3/3  loss [0-9.]+  perplexity [0-9.]+  \('

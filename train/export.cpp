@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <ostream>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 #include "data/gguf.h"
 #include "data/gguf_writer.h"
 #include "train/adapter_files.h"
+#include "train/gguf_weights.h"
 #include "train/hub_cache.h"
 #include "train/options.h"
 #include "train/run_setup.h"
@@ -42,37 +42,9 @@ void add_flags(CLI::App& app, ExportOptions& o) {
         ->check(CLI::Range(0, 1024));
 }
 
-// llama.cpp's name of a module's weight in its layer, by the last part of its path here.
-std::string gguf_module_name(const ModelConfig& config, const LinearModule& module) {
-    static constexpr std::array<std::pair<const char*, const char*>, 11> names = {{{"q_proj", "attn_q"},
-                                                                                   {"k_proj", "attn_k"},
-                                                                                   {"v_proj", "attn_v"},
-                                                                                   {"o_proj", "attn_output"},
-                                                                                   {"gate_proj", "ffn_gate"},
-                                                                                   {"up_proj", "ffn_up"},
-                                                                                   {"down_proj", "ffn_down"},
-                                                                                   {"attn.c_attn", "attn_qkv"},
-                                                                                   {"attn.c_proj", "attn_output"},
-                                                                                   {"mlp.c_fc", "ffn_up"},
-                                                                                   {"mlp.c_proj", "ffn_down"}}};
-    for (const auto& [ours, theirs] : names)
-        if (module.path.ends_with(std::string(".") + ours)) return theirs;
-    throw std::logic_error("module " + module.path + " of " + family_name(config.family) + " has no GGUF name");
-}
-
-// A layer's number out of "model.layers.3.self_attn.q_proj".
-std::string layer_of(const std::string& path) {
-    const size_t begin = path.find_first_of("0123456789");
-    return path.substr(begin, path.find('.', begin) - begin);
-}
-
-// Rows of B [out, r] of q or k as llama's GGUF files have them: the two rows that rotary positions turn together,
-// i and i + HD/2 of a head here, lie side by side.
-void interleave_heads(const float* src, size_t out, size_t r, size_t HD, float* dst) {
-    for (size_t row = 0; row < out; ++row) {
-        const size_t head = row / HD, i = row % HD / 2, half = row % 2;
-        std::copy_n(src + (head * HD + half * (HD / 2) + i) * r, r, dst + row * r);
-    }
+// Rows of B [out, r] of q or k from our order into GGUF's.
+void reorder_rows(const float* src, size_t out, size_t r, int HD, float* dst) {
+    for (size_t row = 0; row < out; ++row) std::copy_n(src + row * r, r, dst + gguf_row(row, HD) * r);
 }
 
 void export_all(const ExportOptions& o, std::ostream& out) {
@@ -144,8 +116,8 @@ Adapter::Adapter(const fs::path& directory, const ModelConfig& config)
 
 void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const Adapter& adapter) {
     const LoraSettings& lora = adapter.lora;
-    const size_t r = static_cast<size_t>(lora.r), HD = static_cast<size_t>(config.HD);
-    // llama.cpp converts Mistral as llama, and turns the rows of q and k for these two.
+    const size_t r = static_cast<size_t>(lora.r);
+    // llama.cpp converts Mistral as llama.
     const bool llama = config.family == Family::llama || config.family == Family::mistral;
     data::GgufWriter writer;
     writer.put("general.architecture", llama ? "llama" : family_name(config.family));
@@ -155,13 +127,12 @@ void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const A
     writer.put("adapter.lora.alpha", lora.rslora ? lora.scale() * static_cast<float>(lora.r) : lora.alpha);
     for (const AdapterModule& m : adapter.modules) {
         const LinearModule& module = m.module;
-        const std::string name =
-            "blk." + layer_of(module.path) + "." + gguf_module_name(config, module) + ".weight.lora_";
-        const bool turned = llama && (module.path.ends_with(".q_proj") || module.path.ends_with(".k_proj"));
+        const std::string key = module.path + ".weight", name = gguf_name(key) + ".lora_";
+        const bool reorders = gguf_reorders_rows(config.family, key);
         writer.add(name + "a", {r, module.in}, [&m, r](float* dst) { std::copy_n(m.A, r * m.module.in, dst); });
-        writer.add(name + "b", {module.out, r}, [&m, r, HD, turned](float* dst) {
-            if (turned)
-                interleave_heads(m.B, m.module.out, r, HD, dst);
+        writer.add(name + "b", {module.out, r}, [&m, r, reorders, HD = config.HD](float* dst) {
+            if (reorders)
+                reorder_rows(m.B, m.module.out, r, HD, dst);
             else
                 std::copy_n(m.B, m.module.out * r, dst);
         });
