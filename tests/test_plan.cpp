@@ -173,6 +173,20 @@ TEST_SUITE("cpu") {
         CHECK(make_layout(config, settings).device_bytes() > size_t{1} << 44);  // large, and still a plan
     }
 
+    TEST_CASE("plan: more than the host has is refused before anything is loaded, naming what needs it") {
+        const TinyBase base("llama", 4);
+        ModelSettings settings = tiny_settings();
+        settings.layer_offloading = true;
+        const ModelLayout layout = make_layout(base.config, settings);
+        size_t needed = layout.device_bytes();  // on the CPU the host holds that too
+        for (const auto& [what, bytes] : layout.host_items()) needed += bytes;
+        CHECK_NOTHROW(check_host_memory(layout, needed));
+        const std::string error = error_of([&] { check_host_memory(layout, needed - 1); });
+        CHECK(has(error, "of host memory"));
+        CHECK(has(error, "slabs of 4 streamed layers"));
+        CHECK(has(error, "standing in for device memory"));
+    }
+
     TEST_CASE("plan: --plan prints the bytes that training then takes, and makes nothing") {
         const TinyBase base("qwen3");
         const FreshDirectory dir;

@@ -123,8 +123,8 @@ void check_host_memory(const ModelLayout& layout, size_t available_bytes) {
     if (device_bytes != 0) parts += memory_text(device_bytes) + " standing in for device memory, ";
     throw std::runtime_error("the plan needs " + memory_text(needed) + " of host memory (" +
                              parts.substr(0, parts.size() - 2) + ") and " + memory_text(available_bytes) +
-                             " are available. Hint: close other programs, or raise the container's limit; a smaller "
-                             "--micro-batch-size or --sequence-len lowers device memory only");
+                             " are available. Hint: close other programs, or raise the container's limit" +
+                             (device_bytes != 0 ? "; a smaller --micro-batch-size or --sequence-len needs less" : ""));
 }
 
 }  // namespace slab::train

@@ -1,0 +1,109 @@
+// One run of the trainer, from its flags to its last file. For trainer.cpp and run_start.cpp alone: the first trains,
+// saves and reports, the second checks, plans and loads.
+//
+// Invariant: until load() has taken the run directory's lock, nothing on disk is changed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <ostream>
+
+#include "data/atomic_file.h"
+#include "data/tokenizer.h"
+#include "train/checkpoint.h"
+#include "train/data_sets.h"
+#include "train/hub_cache.h"
+#include "train/options.h"
+#include "train/run_log.h"
+#include "train/run_setup.h"
+#include "train/step_loop.h"
+
+namespace slab::train {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+struct Interrupted {};  // thrown while loading, when there is nothing yet to save
+
+class Run {
+  public:
+    Run(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out)
+        : o_(options),
+          interrupt_(interrupt),
+          out_(out),
+          base_(find_base_model(options.base_model)),
+          config_(read_base_config(base_)) {}
+
+    int run();  // the exit code
+
+  private:
+    void check_paths() const;
+    void announce_plan();
+    void prepare_sample(ModelSettings& settings);
+    void note_settings() const;
+    bool plan_fits() const;
+    void load();
+    void restore();
+    void adopt_checkpoint(const std::filesystem::path& from);
+    void adopt_evaluations();
+    void evaluate(int64_t step);
+    void consider_best(int64_t step);
+    void sample(const char* when);
+    void enqueue_step();
+    void collect_one();
+    void collect_all() {
+        while (!in_flight_.empty()) collect_one();
+    }
+    [[noreturn]] void stop_at_bad_steps(int64_t step);
+    void write_checkpoint(int64_t step);
+    bool save(int64_t step);
+    void start_trace(int64_t step);
+    void end_trace();
+    void leave_out_of_step();
+    void say_evaluations(nlohmann::json& summary);
+    void train_steps();
+    void finish();
+
+    // A step enqueued and not yet reported.
+    struct InFlight {
+        int64_t step;
+        double learning_rate;
+        uint64_t slabs_in, bytes_in, slabs_out, bytes_out;
+    };
+
+    const TrainOptions& o_;
+    const std::atomic<bool>& interrupt_;
+    std::ostream& out_;
+    const std::filesystem::path base_;  // where --base-model was found
+    ModelConfig config_;
+    std::filesystem::path output_dir_;
+    std::unique_ptr<data::Tokenizer> tokenizer_;  // with --sample
+    std::vector<int32_t> prompt_;
+    data::DirectoryLock lock_;
+    DataSets data_;
+    std::unique_ptr<Device> device_;
+    std::optional<ModelLayout> layout_;
+    std::optional<BaseWeights> weights_;
+    std::unique_ptr<Model> model_;
+    std::unique_ptr<StepLoop> loop_;
+    RunLog log_;
+    TrainerState state_;
+    std::deque<InFlight> in_flight_;
+    int64_t steps_ = 0, first_step_ = 0;
+    double link_gbps_ = 0, wait_ms_reported_ = 0;
+    std::optional<Evaluation> last_eval_;
+    double step_seconds_total_ = 0, wait_ms_total_ = 0;
+    uint64_t passes_ = 0;  // micro-batches trained on
+    uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0, bytes_out_total_ = 0;
+    std::chrono::steady_clock::time_point started_, last_report_;
+    std::pair<int64_t, int64_t> trace_steps_{0, 0};
+    bool tracing_ = false, traced_ = false;
+    int64_t saved_step_ = -1;  // a checkpoint of this step lies in output_dir_
+};
+
+}  // namespace slab::train

@@ -1,0 +1,223 @@
+// The run before its first step: paths and settings looked at, the plan printed, everything loaded. See run.h.
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "train/adapter_files.h"
+#include "train/base_tokenizer.h"
+#include "train/run.h"
+#include "train/sampler.h"
+#include "train/text.h"
+#include "train/trace_file.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+// The prompt as tokens, and room for it and what follows in the key/value cache.
+void Run::prepare_sample(ModelSettings& settings) {
+    if (o_.sample.empty()) return;
+    if (base_tokenizer_path(base_.string(), config_).empty())
+        throw std::runtime_error("--sample needs the model's tokenizer, and there is no tokenizer.json beside " +
+                                 base_.string() + " (a vocabulary of 260 would be bytes; this one has " +
+                                 std::to_string(config_.V) + ")");
+    tokenizer_ = open_base_tokenizer(base_.string(), config_);
+    prompt_ = o_.sample_chat ? chat_prompt_tokens(*tokenizer_, o_.sample, o_.chat_template, config_.V)
+                             : prompt_tokens(*tokenizer_, o_.sample, config_.V);
+    const int positions = most_positions(config_);
+    if (prompt_.size() >= static_cast<size_t>(positions))
+        throw std::runtime_error("--sample: the prompt has " + count_text(prompt_.size()) + " tokens and the model " +
+                                 count_text(static_cast<uint64_t>(positions)) +
+                                 " positions; wanted a shorter prompt, with room for a text behind it");
+    settings.cache_positions = std::min(positions, static_cast<int>(prompt_.size()) + o_.sample_tokens);
+}
+
+// What is wrong with a path is said before a table of memory has scrolled it away.
+void Run::check_paths() const {
+    for (const auto& [flag, file] : {std::pair{"--train-data", o_.train_data}, {"--val-data", o_.val_data}})
+        if (std::error_code error; !file.empty() && !fs::exists(file, error))
+            throw std::runtime_error(std::string(flag) + " " + file + ": " +
+                                     (error ? error.message() : "no such file") +
+                                     "; wanted a token file (build/tokenize makes one from text)");
+    if (!o_.trace.empty()) {
+        check_trace_file(o_.trace);
+        const auto folder_of = [](const fs::path& file) {
+            return fs::weakly_canonical(fs::absolute(file)).parent_path();
+        };
+        const fs::path folder = folder_of(o_.trace);  // may be the run directory, which is yet to be made
+        if (!fs::is_directory(folder) && folder != folder_of(fs::path(o_.output_dir) / "trace"))
+            throw std::runtime_error("--trace " + o_.trace + ": the directory it shall lie in does not exist");
+    }
+    std::error_code error;
+    const fs::path base = fs::is_directory(base_, error) ? base_ : base_.parent_path();
+    if (!o_.output_dir.empty() && fs::equivalent(o_.output_dir, base.empty() ? "." : base, error))
+        throw std::runtime_error(
+            "--output-dir " + o_.output_dir +
+            ": is the base model's own directory, whose files a run must not replace; give another");
+}
+
+void Run::announce_plan() {
+    ModelSettings settings = settings_from(o_, config_);
+    trace_steps_ = parse_trace_steps(o_.trace_steps);
+    check_paths();
+    prepare_sample(settings);
+    note_settings();
+    out_ << describe(config_) << "\n";
+    device_ = std::make_unique<Device>(DeviceOptions{
+        .threads = o_.threads,
+        .budget_bytes = o_.offload.vram_budget.empty() ? 0 : parse_size(o_.offload.vram_budget, "--vram-budget")});
+    const MemoryAccount& account = device_->memory();
+    layout_ = make_layout(config_, settings, o_.offload, account.reserved_bytes(), account.budget_bytes());
+    if (o_.offload.layer_offloading && layout_->streamed.empty())
+        out_ << "warning: --layer-offloading has nothing to stream: "
+             << (layout_->resident_frozen.empty() ? "no layer is frozen" : "every frozen layer is kept resident")
+             << "; training goes on resident\n";
+    out_ << "trains " << count_text(layout_->trained.parameter_count()) << " parameters in "
+         << layout_->trained.tensors().size() << " tensors on " << device_->name() << " (" << kPrecision << ")\n";
+    out_ << describe_plan(*layout_, account.reserved_bytes(), account.budget_bytes());
+    if (!o_.from_scratch && data::is_gguf_file(base_))
+        out_ << "base model\n  " << describe_gguf(data::GgufFile(base_), config_, sizeof(real)) << "\n";
+    out_ << std::flush;
+}
+
+// What is allowed, and may yet not be what was meant.
+void Run::note_settings() const {
+    for (const auto& notice : config_.notices) out_ << "note: " << notice << "\n";
+    if (o_.sequence_len > config_.max_positions && config_.max_positions > 0)
+        out_ << "note: --sequence-len " << o_.sequence_len << " is beyond the " << config_.max_positions
+             << " positions that the base model was made for (max_position_embeddings)\n";
+    if (o_.from_scratch && o_.adapter == "lora")
+        out_ << "warning: --from-scratch with --adapter lora: the adapter will fit random weights that are saved "
+                "nowhere (--seed "
+             << o_.seed << " draws them again)\n";
+}
+
+bool Run::plan_fits() const {
+    const MemoryAccount& account = device_->memory();
+    return account.budget_bytes() == 0 || account.reserved_bytes() + layout_->device_bytes() <= account.budget_bytes();
+}
+
+void Run::load() {
+    const MemoryAccount& account = device_->memory();
+    check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
+    check_host_memory(*layout_, available_host_bytes());
+    data_ = open_data(
+        o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_);
+    if (data_.val) check_has_targets(*data_.val);
+    steps_ = total_steps(o_, data_.train->rows());
+    if (!o_.trace.empty() && trace_steps_.first > steps_)
+        throw std::runtime_error("--trace-steps " + o_.trace_steps + " begins after the run's last step, " +
+                                 std::to_string(steps_) + "; name steps of the run");
+    // All that can be wrong with the base is found before the run directory is touched.
+    weights_ = o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(base_, config_);
+    output_dir_ = o_.output_dir;
+    std::error_code error;
+    fs::create_directories(output_dir_, error);
+    if (error || !fs::is_directory(output_dir_))
+        throw std::runtime_error("--output-dir " + output_dir_.string() +
+                                 ": cannot be made: " + (error ? error.message() : "a file is in the way"));
+    lock_ = data::DirectoryLock(output_dir_);
+    data::remove_stale_temporaries(output_dir_);
+    if (o_.micro_batch_size > static_cast<int64_t>(data_.train->rows()))
+        out_ << "note: a micro-batch of " << o_.micro_batch_size << " rows takes the " << data_.train->rows()
+             << " rows of --train-data several times over\n";
+    if (o_.resume_from_checkpoint.empty() && last_checkpoint(output_dir_))
+        throw std::runtime_error(
+            "--output-dir " + output_dir_.string() + " holds " + last_checkpoint(output_dir_)->filename().string() +
+            " of an earlier run; go on with --resume-from-checkpoint last, or give another directory");
+    for (const char* result : {"adapter_model.safetensors", "model.safetensors"})
+        if (o_.resume_from_checkpoint.empty() && fs::exists(output_dir_ / result))
+            throw std::runtime_error("--output-dir " + output_dir_.string() + " holds " + result +
+                                     " of an earlier run, which this one would replace; remove it, or give another "
+                                     "directory");
+
+    const Clock::time_point start = Clock::now();
+    Model::Options options;
+    options.seed = o_.seed;
+    Clock::time_point told = start;
+    options.progress = [&](size_t done, size_t total) {
+        if (interrupt_) throw Interrupted{};
+        if (seconds_since(told) < 2 && done != total) return;
+        if (done == total && seconds_since(start) < 2) return;
+        told = Clock::now();
+        out_ << "loading " << memory_text(done) << " of " << memory_text(total) << "\n" << std::flush;
+    };
+    model_ = std::make_unique<Model>(*device_, *layout_, *weights_, options);
+    if (!o_.adapter_in.empty())
+        model_->trained().write_weights(read_trained(adapter_weights_file(o_.adapter_in), layout_->trained),
+                                        model_->compute());
+    if (weights_->inexact_elems() != 0)
+        out_ << "note: " << count_text(weights_->inexact_elems()) << " weights are not exact in " << kPrecision
+             << " and were rounded\n";
+    out_ << "loaded in " << format_text("%.1f", seconds_since(start)) << " s; " << model_->offload().report() << "\n";
+    if (!layout_->streamed.empty()) out_ << "host memory: " << model_->slabs().report() << "\n";
+    if (!layout_->streamed.empty()) link_gbps_ = model_->measure_link_gbps();
+    loop_ = std::make_unique<StepLoop>(*model_);
+}
+
+// A checkpoint of this run directory is this run's own; later ones there would be taken for its continuation.
+void Run::adopt_checkpoint(const fs::path& from) {
+    std::error_code ignored;
+    const auto last = last_checkpoint(output_dir_);
+    if (!last) return;
+    if (fs::equivalent(from, checkpoint_path(output_dir_, state_.step), ignored)) saved_step_ = state_.step;
+    if (step_of_checkpoint(*last) > state_.step)
+        throw std::runtime_error("--output-dir " + output_dir_.string() + " holds " + last->filename().string() +
+                                 ", later than the one to resume from; remove it, or give another directory");
+}
+
+// What the checkpoint knows of evaluations, as far as it is of use here: the best checkpoint may have been moved with
+// its run directory, or be gone, and losses over other rows do not compare.
+void Run::adopt_evaluations() {
+    std::string eval_set;
+    if (data_.val)
+        eval_set = data_.val->file().path().filename().string() + ", " + std::to_string(data_.val->rows()) + " rows";
+    if (state_.eval_set != eval_set) state_.first_eval = state_.best_eval = std::nullopt;
+    state_.eval_set = eval_set;
+    if (!state_.best_eval) return;
+    const fs::path here = checkpoint_path(output_dir_, state_.best_eval->step);
+    if (fs::exists(here)) state_.best_checkpoint = here.string();
+    if (!fs::exists(state_.best_checkpoint)) state_.best_eval = std::nullopt;
+}
+
+void Run::restore() {
+    state_.identity = identity_of(o_, *layout_, steps_, *data_.train);
+    if (!o_.resume_from_checkpoint.empty()) {
+        std::optional<fs::path> from =
+            o_.resume_from_checkpoint == "last" ? last_checkpoint(output_dir_) : fs::path(o_.resume_from_checkpoint);
+        if (from) {
+            state_ = load_checkpoint(*from, *model_, state_.identity);
+            adopt_checkpoint(*from);
+            out_ << "resumed from " << from->string() << " after step " << state_.step << "\n";
+        } else {
+            out_ << "note: " << output_dir_.string() << " holds no checkpoint yet; the run starts at its beginning\n";
+        }
+    }
+    first_step_ = state_.step;
+    adopt_evaluations();
+    const fs::path log = o_.log.empty() ? output_dir_ / "log.jsonl" : fs::path(o_.log);
+    log_ = RunLog(log, o_.resume_from_checkpoint.empty() ? -1 : state_.step);
+    data::write_file_atomically(output_dir_ / "config.toml", o_.config_toml);
+    const char* const offload =
+        layout_->streamed.empty() ? (o_.offload.layer_offloading ? "inactive" : "off") : "active";
+    log_.write({{"event", "start"},
+                {"step", state_.step},
+                {"max_steps", steps_},
+                {"model", describe(config_)},
+                {"device", device_->name()},
+                {"precision", kPrecision},
+                {"trained_parameters", layout_->trained.parameter_count()},
+                {"offload", offload},
+                {"streamed_layers", layout_->streamed.size()},
+                {"slots", layout_->slots},
+                {"slot_bytes", layout_->slot_bytes},
+                {"num_prefetch", layout_->settings.num_prefetch},
+                {"recompute", layout_->settings.recompute == Recompute::block ? "block" : "none"},
+                {"planned_device_bytes", device_->memory().reserved_bytes() + layout_->device_bytes()},
+                {"host_slab_bytes", model_->host_slab_bytes()}});
+}
+
+}  // namespace slab::train
