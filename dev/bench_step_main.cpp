@@ -86,10 +86,13 @@ double step_flops(const ModelConfig& c, size_t B, size_t T, size_t r) {
 
 void fill_random(DeviceBuffer& buffer, Stream& stream) {
     std::vector<real> values(buffer.bytes() / sizeof(real));
-    for (size_t i = 0; i < values.size(); i += 4) {
-        const PhiloxOut out = philox(7, static_cast<uint32_t>(i), 0, 0, 0);
-        for (size_t k = i; k < std::min(i + 4, values.size()); ++k) values[k] = to_real(uniform01(out.v[k - i]) - 0.5f);
-    }
+    stream.device().pool().parallel_ranges((values.size() + 3) / 4, size_t{1} << 18, [&](size_t begin, size_t end) {
+        for (size_t group = begin; group < end; ++group) {
+            const PhiloxOut out = philox(7, static_cast<uint32_t>(group), 0, 0, 0);
+            for (size_t i = 4 * group; i < std::min(4 * group + 4, values.size()); ++i)
+                values[i] = to_real(uniform01(out.v[i % 4]) - 0.5f);
+        }
+    });
     copy_async(buffer.data(), values.data(), values.size() * sizeof(real), CopyKind::host_to_device, stream);
     stream.synchronize();
 }

@@ -13,13 +13,13 @@ namespace {
 
 template <class Args>
 void check(const Args& a) {
-    const bool good = a.B > 0 && a.T_len > 0 && a.HD > 0 && a.HD <= attn::kMaxHeadSize && a.NKV > 0 && a.NH > 0 &&
+    const bool good = a.B > 0 && a.T_len > 0 && a.HD > 0 && a.HD <= kMaxAttentionHeadSize && a.NKV > 0 && a.NH > 0 &&
                       a.NH % a.NKV == 0 && a.scale > 0;
     if (!good)
         throw std::logic_error(
             "attention: B " + std::to_string(a.B) + ", T " + std::to_string(a.T_len) + ", NH " + std::to_string(a.NH) +
             ", NKV " + std::to_string(a.NKV) + ", HD " + std::to_string(a.HD) + ", scale " + std::to_string(a.scale) +
-            "; wanted: all positive, HD at most " + std::to_string(attn::kMaxHeadSize) + ", NH a multiple of NKV");
+            "; wanted: all positive, HD at most " + std::to_string(kMaxAttentionHeadSize) + ", NH a multiple of NKV");
 }
 
 }  // namespace

@@ -15,6 +15,9 @@
 
 namespace slab {
 
+// The largest HD that the backend's kernels take; the references take any.
+inline constexpr int kMaxAttentionHeadSize = kBackend == Backend::cuda ? 256 : 1 << 14;
+
 template <class T>
 struct AttentionForward {
     T* out;                    // [B, T, NH, HD], dense

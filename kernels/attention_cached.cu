@@ -16,7 +16,6 @@ using cuda::as_float;
 
 constexpr int kWarps = 8;
 constexpr int kKeysAtOnce = 4;  // a warp's, so that their loads overlap
-constexpr int kMaxHeadSize = 256;
 
 // Elements of a head: lane, lane + 32, ...; those from HD on are zero.
 template <int kPerLane>
@@ -106,11 +105,12 @@ void cache_append(const CacheAppend<real>& a, Stream& stream) {
 
 void attention_cached(const AttentionCached<real>& a, Stream& stream) {
     const OpScope scope(stream, "attention_cached");
-    if (a.Tq < 1 || a.n < a.Tq || a.NKV < 1 || a.NH % a.NKV != 0 || a.NH > 65535 || a.HD < 1 || a.HD > kMaxHeadSize)
+    if (a.Tq < 1 || a.n < a.Tq || a.NKV < 1 || a.NH % a.NKV != 0 || a.NH > 65535 || a.HD < 1 ||
+        a.HD > kMaxAttentionHeadSize)
         throw std::logic_error("attention_cached: Tq " + std::to_string(a.Tq) + ", n " + std::to_string(a.n) + ", NH " +
                                std::to_string(a.NH) + ", NKV " + std::to_string(a.NKV) + ", HD " +
                                std::to_string(a.HD) + "; wanted: 1 <= Tq <= n, NH a multiple of NKV, HD at most " +
-                               std::to_string(kMaxHeadSize));
+                               std::to_string(kMaxAttentionHeadSize));
     const dim3 grid(static_cast<unsigned>(a.Tq), static_cast<unsigned>(a.NH));
     const auto kernel = a.HD <= 32    ? attention_cached_kernel<1>
                         : a.HD <= 64  ? attention_cached_kernel<2>

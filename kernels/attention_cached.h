@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include "kernels/attention.h"
 #include "kernels/real.h"
 #include "kernels/runtime.h"
 

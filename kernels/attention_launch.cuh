@@ -14,7 +14,6 @@
 
 namespace slab::attn {
 
-inline constexpr int kMaxHeadSize = 256;
 inline constexpr size_t kGroupBytes = size_t{16} << 20;  // what a group of heads reads again and again: stays in L2
 
 inline bool vectors_possible(std::initializer_list<size_t> strides, std::initializer_list<const void*> pointers,

@@ -100,11 +100,12 @@ void run_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropo
         }
         if (!a.y) continue;
         T* y = a.y + m.first_col;  // [rows, N], stride ld_y
+        const T* add = a.accumulate ? y : a.add ? a.add + m.first_col : nullptr;
         run.forward(MatmulForward<T>{.y = y,
                                      .x = xa,
                                      .w = m.B,
                                      .bias = nullptr,
-                                     .add = y,
+                                     .add = add,
                                      .rows = a.rows,
                                      .N = m.N,
                                      .K = m.r,
@@ -114,13 +115,15 @@ void run_forward(const LoraForward<T>& a, const LoraGroup<T>& g, const LoraDropo
     }
 }
 
-// dx += the modules' share, from dxa
+// dx (= or +=) the modules' share, from dxa
 template <class T, class Executor>
 void run_backward_input(const LoraBackward<T>& a, const LoraGroup<T>& g, const LoraDropout& d, const Executor& run) {
-    if (d.p == 0) return run.backward_input(through_a_backward(a.dx, a.dxa, g.A, a.rows, g.R, g, true));
+    if (d.p == 0) return run.backward_input(through_a_backward(a.dx, a.dxa, g.A, a.rows, g.R, g, a.accumulate));
+    bool accumulate = a.accumulate;
     for (const LoraModule<T>& m : g.modules) {
         run.backward_input(through_a_backward(a.x_dropped, a.dxa + m.first_row, rows_of(m, g), a.rows, m.r, g, false));
-        run.drop(module_dropout<T>(a.dx, a.x_dropped, a.rows, g.K, m, d, true));
+        run.drop(module_dropout<T>(a.dx, a.x_dropped, a.rows, g.K, m, d, accumulate));
+        accumulate = true;
     }
 }
 

@@ -41,20 +41,22 @@ struct LoraDropout {
     DropoutKey key;  // site is taken from the module
 };
 
-// y += adapters(x); keeps xa for backward.
+// y (+=, or = with `add` on top) adapters(x), in the columns of the modules; keeps xa for backward.
 template <class T>
 struct LoraForward {
-    T* y;          // [rows, N_total], stride ld_y, +=; null: only xa is computed (recomputation)
+    T* y;          // [rows, N_total], stride ld_y; null: only xa is computed (recomputation)
     T* xa;         // [rows, R] = drop(x) · Aᵀ
     const T* x;    // [rows, K]
     T* x_dropped;  // [rows, K] scratch, only with dropout, else null
     size_t rows;
     size_t ld_y;
+    bool accumulate = true;  // +=; otherwise y need hold nothing before
+    const T* add = nullptr;  // [rows, N_total], stride ld_y, or null; only without accumulate
 };
 
 template <class T>
 struct LoraBackward {
-    T* dx;         // [rows, K] += ; null when nothing below needs it
+    T* dx;         // [rows, K] ; null when nothing below needs it
     T* dxa;        // [rows, R] scratch
     const T* dy;   // [rows, N_total], stride ld_dy
     const T* xa;   // [rows, R] of the forward
@@ -62,6 +64,7 @@ struct LoraBackward {
     T* x_dropped;  // [rows, K] scratch, only with dropout
     size_t rows;
     size_t ld_dy;
+    bool accumulate = true;  // dx +=, otherwise dx =
 };
 
 namespace ref {
@@ -75,8 +78,8 @@ void lora_backward_input(const LoraBackward<T>& a, const LoraGroup<T>& g, const 
 
 void lora_forward(const LoraForward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
 void lora_backward(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
-// The last part of lora_backward alone, dx += drop(dxa · A), after a lora_backward with dx null: between the two x is
-// no longer needed, and dx may be written over it. x and xa are not read.
+// The last part of lora_backward alone, dx (= or +=) drop(dxa · A), after a lora_backward with dx null: between the two
+// x is no longer needed, and dx may be written over it. x and xa are not read.
 void lora_backward_input(const LoraBackward<real>& a, const LoraGroup<real>& g, const LoraDropout& d, Stream& stream);
 
 }  // namespace slab

@@ -59,7 +59,8 @@ class Device {
     size_t host_pinned_bytes() const;  // page-locked now
     int numa_node() const;             // whose memory is next to the GPU; -1: there is one node, or it is not known
     // What this process has taken of the device, driver and libraries included, to be compared with the plan: asked of
-    // the driver on CUDA, where other processes' use since the first Device counts too; the account's use on the CPU.
+    // the driver on CUDA (where that does not tell processes apart, others' use since the first Device counts too); the
+    // account's use on the CPU.
     size_t measured_used_bytes() const;
     Traffic traffic() const;
     void synchronize();  // start-up and tests only

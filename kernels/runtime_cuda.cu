@@ -155,13 +155,6 @@ size_t Device::host_pinned_bytes() const {
 int Device::numa_node() const {
     return state_->numa_node;
 }
-size_t Device::measured_used_bytes() const {
-    state_->make_current();
-    size_t free_bytes = 0, total_bytes = 0;
-    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    const size_t at_first_bytes = state_->context.free_bytes;
-    return state_->context.bytes + (at_first_bytes > free_bytes ? at_first_bytes - free_bytes : 0);
-}
 Traffic Device::traffic() const {
     return {state_->host_to_device_bytes.load(), state_->device_to_host_bytes.load()};
 }

@@ -1,10 +1,11 @@
 // Memory on CUDA: device buffers, page-locked host buffers, and what the driver itself takes of the GPU.
 //
 // Host memory is page-locked by registering pages that many threads have touched, in pieces of 1 GiB: cudaHostAlloc
-// touches them in one thread and one huge registration may never end. The context's size is measured, by what the
-// driver's management library (NVML, opened at run time, since a driver brings it but a toolkit need not) calls free
-// before and after: CUDA cannot tell it, as it cannot answer before there is a context.
+// touches them in one thread and one huge registration may never end. The context's size is asked of the driver's
+// management library (NVML, opened at run time, since a driver brings it but a toolkit need not): CUDA cannot tell it,
+// as it cannot answer before there is a context.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -23,35 +24,58 @@ constexpr size_t kRegistered_bytes = 1024 * kMiB;  // the most that one cudaHost
 constexpr size_t kTouched_bytes = 16 * kMiB;       // what one tile of the pool touches
 constexpr size_t kPage_bytes = 4096;
 
-// The bytes of a GPU that no process uses, asked of NVML.
+// What the driver counts of one GPU.
 class ManagementLibrary {
   public:
-    ManagementLibrary() : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
+    explicit ManagementLibrary(int device_index) : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
         if (library_ == nullptr) return;
         const auto start = symbol<int (*)()>("nvmlInit_v2");
-        find_ = symbol<int (*)(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
-        memory_of_ = symbol<int (*)(void*, Memory*)>("nvmlDeviceGetMemoryInfo");
+        const auto find = symbol<int (*)(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
         stop_ = symbol<int (*)()>("nvmlShutdown");
-        usable_ = start != nullptr && find_ != nullptr && memory_of_ != nullptr && stop_ != nullptr && start() == 0;
+        memory_of_ = symbol<int (*)(void*, Memory*)>("nvmlDeviceGetMemoryInfo");
+        processes_of_ = symbol<int (*)(void*, unsigned*, Process*)>("nvmlDeviceGetComputeRunningProcesses_v3");
+        char pci_bus_id[32];
+        CUDA_CHECK(cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, device_index));
+        started_ = start != nullptr && find != nullptr && stop_ != nullptr && start() == 0;
+        if (!started_ || find(pci_bus_id, &gpu_) != 0) gpu_ = nullptr;
     }
     ~ManagementLibrary() {
-        if (usable_) (void)stop_();
+        if (started_) (void)stop_();
         if (library_ != nullptr) dlclose(library_);
     }
     ManagementLibrary(const ManagementLibrary&) = delete;
     ManagementLibrary& operator=(const ManagementLibrary&) = delete;
 
-    // nullopt where the library is missing or does not answer
-    std::optional<size_t> free_bytes(const char* pci_bus_id) const {
-        void* device = nullptr;
+    // Bytes that no process uses; nullopt where the library is missing or does not answer.
+    std::optional<size_t> free_bytes() const {
         Memory memory{};
-        if (!usable_ || find_(pci_bus_id, &device) != 0 || memory_of_(device, &memory) != 0) return std::nullopt;
+        if (gpu_ == nullptr || memory_of_ == nullptr || memory_of_(gpu_, &memory) != 0) return std::nullopt;
         return static_cast<size_t>(memory.free);
+    }
+    // Bytes that this process uses; nullopt also where the driver does not tell processes apart, or knows this one by
+    // the number that it has outside of its container.
+    std::optional<size_t> process_bytes() const {
+        if (gpu_ == nullptr || processes_of_ == nullptr) return std::nullopt;
+        std::vector<Process> processes(256);
+        unsigned count = static_cast<unsigned>(processes.size());
+        if (processes_of_(gpu_, &count, processes.data()) != 0) return std::nullopt;
+        processes.resize(std::min<size_t>(count, processes.size()));
+        const auto own = static_cast<unsigned>(getpid());
+        const auto at =
+            std::find_if(processes.begin(), processes.end(), [own](const Process& p) { return p.id == own; });
+        if (at == processes.end() || at->used_bytes == kNotAvailable) return std::nullopt;
+        return static_cast<size_t>(at->used_bytes);
     }
 
   private:
+    static constexpr unsigned long long kNotAvailable = ~0ull;
     struct Memory {  // nvmlMemory_t
         unsigned long long total, free, used;
+    };
+    struct Process {  // nvmlProcessInfo_t of the third version of the call
+        unsigned id;
+        unsigned long long used_bytes;
+        unsigned gpu_instance, compute_instance;
     };
     template <class F>
     F symbol(const char* name) const {
@@ -59,19 +83,19 @@ class ManagementLibrary {
     }
 
     void* library_;
-    int (*find_)(const char*, void**) = nullptr;
+    void* gpu_ = nullptr;
     int (*memory_of_)(void*, Memory*) = nullptr;
+    int (*processes_of_)(void*, unsigned*, Process*) = nullptr;
     int (*stop_)() = nullptr;
-    bool usable_ = false;
+    bool started_ = false;
 };
 
 ContextMemory make_context(int device_index) {
     // No context can be smaller, and a difference above the upper bound is another process's doing.
     constexpr size_t least_bytes = 128 * kMiB, most_bytes = 1024 * kMiB;
-    char pci_bus_id[32];
-    CUDA_CHECK(cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, device_index));
-    const ManagementLibrary library;
-    const std::optional<size_t> before_bytes = library.free_bytes(pci_bus_id);
+    const auto plausible = [](size_t bytes) { return bytes >= least_bytes && bytes <= most_bytes; };
+    const ManagementLibrary library(device_index);
+    const std::optional<size_t> before_bytes = library.free_bytes();
     CUDA_CHECK(cudaSetDevice(device_index));
     // The driver sets aside a stack for every thread that fits the GPU, 1 KiB each by default: 200 MiB more on a GPU of
     // 132 multiprocessors than kernels without recursion need. Kernels that spill more get more when they are launched.
@@ -81,9 +105,12 @@ ContextMemory make_context(int device_index) {
     ContextMemory context;
     size_t total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&context.free_bytes, &total_bytes));
-    const std::optional<size_t> after_bytes = library.free_bytes(pci_bus_id);
-    if (before_bytes && after_bytes && *before_bytes > *after_bytes) context.bytes = *before_bytes - *after_bytes;
-    if (context.bytes < least_bytes || context.bytes > most_bytes) {
+    const std::optional<size_t> after_bytes = library.free_bytes(), own_bytes = library.process_bytes();
+    if (own_bytes && plausible(*own_bytes)) {
+        context.bytes = *own_bytes;
+    } else if (before_bytes && after_bytes && *before_bytes > *after_bytes && plausible(*before_bytes - *after_bytes)) {
+        context.bytes = *before_bytes - *after_bytes;  // with what other processes took or gave back meanwhile
+    } else {
         // Not measured, or the process had a context before. What is taken is the context and other processes, which
         // CUDA does not tell apart: a context stays between these bounds.
         context.bytes = std::clamp(total_bytes - context.free_bytes, 256 * kMiB, 576 * kMiB);
@@ -104,6 +131,15 @@ ContextMemory open_context(int device_index) {
         return known->second;
     }
     return contexts.emplace(device_index, make_context(device_index)).first->second;
+}
+
+size_t Device::measured_used_bytes() const {
+    if (const auto bytes = ManagementLibrary(state_->index).process_bytes()) return *bytes;
+    state_->make_current();
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    const size_t at_first_bytes = state_->context.free_bytes;
+    return state_->context.bytes + (at_first_bytes > free_bytes ? at_first_bytes - free_bytes : 0);
 }
 
 // -----------------------------------------------------------------------------------------------------------------

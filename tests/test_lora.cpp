@@ -215,6 +215,46 @@ TEST_SUITE("cpu") {
         }
     }
 
+    TEST_CASE("lora that overwrites gives what adding to the same numbers gives, and leaves other columns alone") {
+        ThreadPool pool(2);
+        for (const auto& shapes : kGroups) {
+            for (float p : {0.0f, 0.4f}) {
+                Problem<double> q = problem<double>(2, 5, 11, shapes, p, 700);
+                std::fill(q.dx.begin(), q.dx.end(), 0.0);
+                const Results<double> added = run_on_pool(q, pool);
+                const auto overwriting = [&](const double* add) {
+                    Problem<double> from = q;  // what is overwritten must not show
+                    std::fill(from.y.begin(), from.y.end(), std::numeric_limits<double>::quiet_NaN());
+                    std::fill(from.dx.begin(), from.dx.end(), std::numeric_limits<double>::quiet_NaN());
+                    return run(
+                        from, true,
+                        [&](auto a, const auto& g, const auto& d) {
+                            a.accumulate = false;
+                            a.add = add;
+                            ref::lora_forward(a, g, d, pool);
+                        },
+                        [&](auto a, const auto& g, const auto& d) {
+                            a.accumulate = false;
+                            ref::lora_backward(a, g, d, pool);
+                        },
+                        [] {});
+                };
+                const Results<double> with = overwriting(q.y.data()), without = overwriting(nullptr);
+                CHECK(same_bits(with.dx, added.dx));
+                for (size_t row = 0; row < q.rows(); ++row) {
+                    for (size_t m = 0; m < shapes.size(); ++m) {
+                        const size_t first = row * q.ld_y + q.first_col(m);
+                        REQUIRE(std::isnan(with.y[first - 1]));  // the column before the module
+                        for (size_t i = first; i < first + shapes[m].N; ++i) {
+                            REQUIRE(with.y[i] == added.y[i]);
+                            REQUIRE(std::abs(without.y[i] + q.y[i] - added.y[i]) < 1e-13);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     TEST_CASE("lora: an empty group does nothing") {
         ThreadPool pool(2);
         const Problem<double> q = problem<double>(1, 3, 4, {}, 0, 400);

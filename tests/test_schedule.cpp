@@ -66,7 +66,7 @@ void for_each_case(Body body) {
                 }
                 for (int K = 1; K < L; ++K) {
                     std::vector<bool> frozen(static_cast<size_t>(L), false);
-                    std::fill(frozen.begin(), frozen.begin() + K, true);
+                    for (int layer = 0; layer < K; ++layer) frozen[layer] = true;
                     body(Case{"freeze-layers " + std::to_string(K), L, P, R, training_order(L, K), frozen});
                 }
             }

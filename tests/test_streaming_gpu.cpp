@@ -255,6 +255,16 @@ TEST_SUITE("gpu") {
         check_same(subject, settings, want, Timing::random);
         check_same(subject, streamed(subject.settings, 1, 2, {}, Recompute::block), want, Timing::late_readers);
     }
+
+    TEST_CASE("streaming on the GPU: a head size that no kernel takes is refused when the layout is made") {
+        ModelConfig config = aligned_config(64, 64);
+        config.NH = config.NKV = 1;
+        config.HD = 258;
+        CHECK_THROWS_WITH_AS(make_layout(config, lora_settings(1, 32)), doctest::Contains("head size is 258"),
+                             std::runtime_error);
+        config.HD = 256;
+        CHECK_NOTHROW(make_layout(config, lora_settings(1, 32)));
+    }
 }
 
 #endif  // SLABSTREAM_CUDA

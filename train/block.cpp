@@ -94,8 +94,8 @@ void attend(const BlockContext& ctx, const Heads& heads, const BlockActivations&
                      ctx.stream);
 }
 
-// y += the adapters of this linear; with y null only their x · Aᵀ, which backward needs.
-void adapter_forward(const BlockContext& ctx, Linear which, real* y, const real* x, size_t N,
+// y = add + the adapters of this linear (add may be y); with y null only their x · Aᵀ, which backward needs.
+void adapter_forward(const BlockContext& ctx, Linear which, real* y, const real* x, const real* add, size_t N,
                      const BlockAdapters& adapters, const BlockActivations& acts) {
     const LoraGroup<real>& group = adapters[which];
     if (group.modules.empty()) return;
@@ -104,13 +104,28 @@ void adapter_forward(const BlockContext& ctx, Linear which, real* y, const real*
                                    .x = x,
                                    .x_dropped = acts.x_dropped,
                                    .rows = ctx.rows(),
-                                   .ld_y = N},
+                                   .ld_y = N,
+                                   .accumulate = add == y,
+                                   .add = add},
                  group, ctx.dropout, ctx.stream);
 }
 
-// y = x · wᵀ + bias + add, then the adapters of this linear on top.
+// Whether every output of a linear is some module's.
+bool covers_all(const LoraGroup<real>& group, size_t N) {
+    size_t cols = 0;
+    for (const LoraModule<real>& m : group.modules) cols += m.N;
+    return cols == N;
+}
+
+// y = x · wᵀ + bias + add + the adapters of this linear. They come first where they fill all of y: the large product
+// then adds to them on its way, and y is read once less than if they were added to it.
 void linear_forward(const BlockContext& ctx, Linear which, real* y, const real* x, const real* w, const real* bias,
                     const real* add, size_t N, size_t K, const BlockAdapters& adapters, const BlockActivations& acts) {
+    const bool adapters_first = covers_all(adapters[which], N);
+    if (adapters_first) {
+        adapter_forward(ctx, which, y, x, add, N, adapters, acts);
+        add = y;
+    }
     matmul_forward(MatmulForward<real>{.y = y,
                                        .x = x,
                                        .w = w,
@@ -122,7 +137,7 @@ void linear_forward(const BlockContext& ctx, Linear which, real* y, const real* 
                                        .ld_y = N,
                                        .ld_x = K},
                    ctx.stream);
-    adapter_forward(ctx, which, y, x, N, adapters, acts);
+    if (!adapters_first) adapter_forward(ctx, which, y, x, y, N, adapters, acts);
 }
 
 // Gradients of the weight, the bias and the adapters are +=; then dx = dy · w plus the adapters' share (skipped when dx
@@ -140,19 +155,22 @@ void linear_backward(const BlockContext& ctx, Linear which, real* dx, const real
                             .x = x,
                             .x_dropped = acts.x_dropped,
                             .rows = rows,
-                            .ld_dy = N};
+                            .ld_dy = N,
+                            .accumulate = false};
     if (dw)
         matmul_backward_weight(
             MatmulBackwardWeight<real>{.dw = dw, .dy = dy, .x = x, .rows = rows, .N = n, .K = k, .ld_dy = N, .ld_x = K},
             ctx.stream);
     if (dbias) bias_backward(dbias, dy, rows, n, N, ctx.stream);
-    if (!group.modules.empty()) lora_backward(lora, group, ctx.dropout, ctx.stream);
+    const bool adapted = !group.modules.empty();
+    if (adapted) lora_backward(lora, group, ctx.dropout, ctx.stream);
     if (!dx) return;
-    matmul_backward_input(
-        MatmulBackwardInput<real>{.dx = dx, .dy = dy, .w = w, .rows = rows, .N = n, .K = k, .ld_dx = K, .ld_dy = N},
-        ctx.stream);
     lora.dx = dx;
-    if (!group.modules.empty()) lora_backward_input(lora, group, ctx.dropout, ctx.stream);
+    if (adapted) lora_backward_input(lora, group, ctx.dropout, ctx.stream);
+    matmul_backward_input(
+        MatmulBackwardInput<real>{
+            .dx = dx, .dy = dy, .w = w, .rows = rows, .N = n, .K = k, .ld_dx = K, .ld_dy = N, .accumulate = adapted},
+        ctx.stream);
 }
 
 }  // namespace
@@ -277,7 +295,7 @@ void block_forward(const BlockContext& ctx, real* x_out, const real* x_in, const
         linear_forward(ctx, Linear::down, x_out, acts.act, weight(Role::down_weight), weight(Role::down_bias), acts.x1,
                        C, I, adapters, acts);
     else
-        adapter_forward(ctx, Linear::down, nullptr, acts.act, C, adapters, acts);
+        adapter_forward(ctx, Linear::down, nullptr, acts.act, nullptr, C, adapters, acts);
 }
 
 void block_backward(const BlockContext& ctx, real* dx, const real* x_in, const BlockWeights& w, const BlockGrads& grads,

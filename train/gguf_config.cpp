@@ -79,7 +79,7 @@ class Section {
     std::set<std::string, std::less<>> read_;
 };
 
-const GgufTensor& tensor(const GgufFile& file, const std::string& name) {
+const GgufTensor& tensor(const GgufFile& file, std::string_view name) {
     if (const GgufTensor* found = file.find(name)) return *found;
     throw std::runtime_error(file.path().string() + ": tensor " + data::quote(name) +
                              " is missing, wanted a whole model");

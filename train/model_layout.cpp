@@ -32,6 +32,9 @@ void check_settings(const ModelConfig& c, const ModelSettings& s) {
         refuse("--micro-batch-size " + std::to_string(s.B) + " times --sequence-len " + std::to_string(s.T) +
                " is more than 2^30 tokens");
     check_sequence_len(c, s.T);
+    if (c.HD > kMaxAttentionHeadSize)
+        refuse("the model's head size is " + std::to_string(c.HD) + "; the GPU's attention takes at most " +
+               std::to_string(kMaxAttentionHeadSize) + ". Hint: build for the CPU (make BACKEND=cpu)");
     if (s.cache_positions < 0 || s.cache_positions > most_positions(c))
         throw std::logic_error("a cache for more tokens than the model has positions");
     if (s.lora) check_lora_settings(c, *s.lora);

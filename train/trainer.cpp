@@ -293,6 +293,11 @@ void Run::finish() {
     const size_t planned = device_->memory().reserved_bytes() + layout_->device_bytes();
     out_ << "peak device memory " << memory_text(device_->memory().peak_bytes()) << ", planned " << memory_text(planned)
          << "\n";
+    if constexpr (kBackend == Backend::cuda) {
+        const size_t measured_bytes = device_->measured_used_bytes();
+        summary["device_bytes_by_driver"] = measured_bytes;
+        out_ << "the driver counts " << memory_text(measured_bytes) << " for this process\n";
+    }
     say_evaluations(summary);
     out_ << "wrote "
          << (output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors")).string()
