@@ -48,6 +48,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) {
     for (int byte = 0; byte < 256; ++byte) {
         const auto b = static_cast<size_t>(byte);
         if (!tokens_.empty() && first_with_byte_[b + 1] == tokens_.size()) only_first_byte_ = byte;
+        begins_token_[b] = first_with_byte_[b + 1] != 0;
         first_with_byte_[b + 1] += first_with_byte_[b];
     }
 }
@@ -84,6 +85,9 @@ void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::v
             const void* found = std::memchr(text.data() + at, only_first_byte_, text.size() - at);
             if (found == nullptr) break;
             at = static_cast<size_t>(static_cast<const char*>(found) - text.data());
+        } else {
+            while (at < text.size() && !begins_token_[static_cast<unsigned char>(text[at])]) ++at;
+            if (at == text.size()) break;
         }
         const AddedToken* token = longest_at(text.substr(at));
         if (token == nullptr) {

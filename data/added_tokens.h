@@ -44,7 +44,8 @@ class AddedTokenFinder {
 
     std::vector<AddedToken> tokens_;  // sorted by text, so that those with a common beginning are neighbours
     std::array<uint32_t, 257>
-        first_with_byte_{};     // tokens_ [first_with_byte_[b], first_with_byte_[b + 1]) begin with b
+        first_with_byte_{};  // tokens_ [first_with_byte_[b], first_with_byte_[b + 1]) begin with b
+    std::array<bool, 256> begins_token_{};
     int only_first_byte_ = -1;  // when all begin with the same one, as mostly: memchr finds it
 };
 

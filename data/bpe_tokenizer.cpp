@@ -3,14 +3,12 @@
 #include "data/bpe_tokenizer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
-#include <thread>
 
 #include "data/nfc.h"
+#include "data/parallel.h"
 #include "data/utf8.h"
 
 namespace slab::data {
@@ -224,32 +222,16 @@ std::vector<uint32_t> BpeTokenizer::encode_parallel(std::string_view text, Speci
 
     const size_t pieces = piece_begins.size() - 1;
     std::vector<std::vector<uint32_t>> ids_of(pieces);
-    std::atomic<size_t> next = 0;
-    std::exception_ptr error;
-    std::mutex error_mutex;
-    const auto work = [&] {
-        try {
-            const Lease worker(*this);
-            for (size_t i; (i = next.fetch_add(1)) < pieces;) {
-                for (size_t p = piece_begins[i]; p < piece_begins[i + 1]; ++p) {
-                    if (cut[p].token == TextPart::no_token) {
-                        encode_plain(cut[p].text, *worker, ids_of[i]);
-                    } else {
-                        ids_of[i].push_back(cut[p].token);
-                    }
-                }
+    for_each_piece(pieces, threads, [&](size_t i) {
+        const Lease worker(*this);
+        for (size_t p = piece_begins[i]; p < piece_begins[i + 1]; ++p) {
+            if (cut[p].token == TextPart::no_token) {
+                encode_plain(cut[p].text, *worker, ids_of[i]);
+            } else {
+                ids_of[i].push_back(cut[p].token);
             }
-        } catch (...) {
-            const std::lock_guard lock(error_mutex);
-            if (!error) error = std::current_exception();
         }
-    };
-    {
-        std::vector<std::jthread> others;
-        for (size_t i = 1; i < std::min(threads, pieces); ++i) others.emplace_back(work);
-        work();
-    }
-    if (error) std::rethrow_exception(error);
+    });
     size_t total = 0;
     for (const auto& some : ids_of) total += some.size();
     ids.reserve(total);

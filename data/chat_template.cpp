@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 
+#include "data/utf8.h"
+
 namespace slab::data {
 
 namespace {
@@ -46,11 +48,15 @@ std::string default_system_of(std::string_view jinja) {
     return "";
 }
 
+// Without what Jinja's `trim` takes away: what Python calls white space, which has four controls more than Unicode.
 std::string_view trimmed(std::string_view text) {
-    constexpr std::string_view blanks = " \t\n\r\f\v";
-    const size_t first = text.find_first_not_of(blanks);
-    if (first == std::string_view::npos) return "";
-    return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+    const auto blank = [](Utf8Char c) {
+        return c.bytes > 0 && (is_white_space(c.code_point) || (c.code_point >= 0x1c && c.code_point <= 0x1f));
+    };
+    while (!text.empty() && blank(utf8_char_at(text, 0))) text.remove_prefix(utf8_char_at(text, 0).bytes);
+    while (!text.empty() && blank(utf8_char_before(text, text.size())))
+        text.remove_suffix(utf8_char_before(text, text.size()).bytes);
+    return text;
 }
 
 uint32_t required(const Tokenizer& tokenizer, const char* special, const char* format) {

@@ -132,9 +132,9 @@ bool to_nfc(std::string_view text, std::string& normal_form) {
     size_t boundary = 0;  // the last place before which nothing changes, whatever comes
     bool same = true;
     for (size_t at = 0; at < text.size();) {
-        const auto byte = static_cast<unsigned char>(text[at]);
-        if (byte < 0x80) {
-            boundary = at++;
+        if (static_cast<unsigned char>(text[at]) < 0x80) {
+            at += ascii_bytes(text.substr(at));
+            boundary = at - 1;
             continue;
         }
         const Utf8Char c = utf8_char_at(text, at);

@@ -10,6 +10,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "data/ascii_words.h"
 #include "data/utf8.h"
 
 namespace slab::data {
@@ -140,7 +141,7 @@ struct WordScanner::Memory {
 };
 
 WordScanner::WordScanner(const PreTokenizer& pre_tokenizer)
-    : compiled_(*pre_tokenizer.compiled_), memory_(std::make_unique<Memory>()) {
+    : kind_(pre_tokenizer.kind_), compiled_(*pre_tokenizer.compiled_), memory_(std::make_unique<Memory>()) {
     memory_->match = pcre2_match_data_create(1, nullptr);
     memory_->context = pcre2_match_context_create(nullptr);
     if (memory_->match == nullptr || memory_->context == nullptr) throw std::bad_alloc();
@@ -151,6 +152,11 @@ WordScanner::WordScanner(const PreTokenizer& pre_tokenizer)
 WordScanner::~WordScanner() = default;
 
 size_t WordScanner::word_end(std::string_view text, size_t at) {
+    const size_t end = ascii_word_end(kind_, text, at);
+    return end != 0 ? end : word_end_by_pattern(text, at);
+}
+
+size_t WordScanner::word_end_by_pattern(std::string_view text, size_t at) {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     const int found =
         compiled_.jit ? pcre2_jit_match(compiled_.code, subject, text.size(), at, 0, memory_->match, memory_->context)

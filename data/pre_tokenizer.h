@@ -50,8 +50,11 @@ class WordScanner {
 
     // End of the word that begins at text[at]. `text` is valid UTF-8; at < text.size(), at a character's beginning.
     size_t word_end(std::string_view text, size_t at);
+    // The same by the regular expression alone, without the short cut for ASCII.
+    size_t word_end_by_pattern(std::string_view text, size_t at);
 
   private:
+    PreTokenizerKind kind_;
     const PreTokenizer::Compiled& compiled_;
     struct Memory;
     std::unique_ptr<Memory> memory_;

@@ -2,10 +2,12 @@
 #include "data/prepare.h"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <stdexcept>
 
 #include "data/display.h"
+#include "data/parallel.h"
 
 namespace slab::data {
 
@@ -14,6 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
+constexpr size_t kBatchBytes = size_t{4} << 20;  // of lines that are parsed and encoded at a time
 
 uint8_t bits(bool target, bool start) {
     return static_cast<uint8_t>((target ? mask_target : 0) | (start ? mask_document_start : 0));
@@ -81,44 +84,60 @@ PreparedRecords::PreparedRecords(const Tokenizer& tokenizer, PrepareSettings set
     if (settings_.T < 2) throw std::logic_error("a row has an input and a target at least");
 }
 
-void PreparedRecords::add_file(const fs::path& path, const Progress& progress) {
+size_t PreparedRecords::add_file(const fs::path& path, size_t threads, const Progress& progress) {
+    struct Slot {
+        std::optional<Record> record;
+        Encoded encoded;
+        std::exception_ptr error;
+    };
     RecordReader reader(path);
-    while (const auto record = reader.next()) {
-        add(*record, path.string() + ", line " + std::to_string(record->line));
+    for (;;) {
+        const std::vector<RecordLine> lines = reader.next_lines(kBatchBytes);
+        if (lines.empty()) break;
+        std::vector<Slot> slots(lines.size());
+        for_each_piece(lines.size(), threads, [&](size_t i) {
+            try {
+                slots[i].record = reader.parse(lines[i]);
+                slots[i].encoded = encode(*slots[i].record, reader.where(lines[i].line));
+            } catch (...) {
+                slots[i].error = std::current_exception();
+            }
+        });
+        for (const Slot& slot : slots) {
+            if (slot.record) reader.check_kind(*slot.record);
+            if (slot.error) std::rethrow_exception(slot.error);
+            add(slot.record->kind, slot.encoded);
+        }
         if (progress) progress(reader.done_bytes(), reader.size_bytes());
     }
     if (progress) progress(reader.size_bytes(), reader.size_bytes());
+    return reader.size_bytes();
 }
 
-void PreparedRecords::append(std::span<const uint32_t> tokens, bool target) {
-    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-    is_target_.resize(tokens_.size(), target);
+void PreparedRecords::Encoded::append(std::span<const uint32_t> more, bool target) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    is_target.resize(tokens.size(), target);
 }
 
-// Data rendered elsewhere may end in it already.
-void PreparedRecords::append_end(bool target) {
-    const auto end = tokenizer_.eos();
-    if (!end || (tokens_.size() > piece_begin_.back() && tokens_.back() == *end)) return;
-    append({{*end}}, target);
+PreparedRecords::Encoded PreparedRecords::encode_chat(std::span<const ChatMessage> messages) const {
+    Encoded out;
+    chat_->render(tokenizer_, messages, out.tokens, out.is_target);
+    if (settings_.train_on_inputs) std::fill(out.is_target.begin(), out.is_target.end(), 1);
+    return out;
 }
 
-void PreparedRecords::append_chat(std::span<const ChatMessage> messages) {
-    chat_->render(tokenizer_, messages, tokens_, is_target_);
-    if (settings_.train_on_inputs) std::fill(is_target_.begin() + piece_begin_.back(), is_target_.end(), 1);
-}
-
-void PreparedRecords::append_record(const Record& record, const std::string& where) {
+PreparedRecords::Encoded PreparedRecords::encode(const Record& record, const std::string& where) const {
     if (record.kind == RecordKind::chat) {
         if (!chat_)
             throw std::runtime_error(where +
                                      ": the record has messages, and the tokenizer shows no chat template that "
                                      "is known here (ChatML or Llama 3; " +
                                      tokenizer_.description() + "). Hint: choose one with --chat-template");
-        return append_chat(record.messages);
+        return encode_chat(record.messages);
     }
     if (record.kind == RecordKind::instruction && chat_) {
         const std::string question = record.prompt + (record.input.empty() ? "" : "\n\n" + record.input);
-        return append_chat({{{"user", question}, {"assistant", record.text}}});
+        return encode_chat({{{"user", question}, {"assistant", record.text}}});
     }
     std::string prompt = record.prompt;
     if (record.kind == RecordKind::instruction)
@@ -127,12 +146,15 @@ void PreparedRecords::append_record(const Record& record, const std::string& whe
     const auto special = record.kind == RecordKind::instruction ? SpecialTokens::as_text : SpecialTokens::parse;
     const auto input = tokenizer_.encode(prompt, special), reply = tokenizer_.encode(record.text, special);
     const auto& opening = input.empty() ? reply : input;
-    const auto bos = tokenizer_.bos();
+    const auto bos = tokenizer_.bos(), end = tokenizer_.eos();
+    Encoded out;
     if (tokenizer_.adds_bos() && bos && (opening.empty() || opening[0] != *bos))
-        append({{*bos}}, settings_.train_on_inputs);
-    append(input, settings_.train_on_inputs);
-    append(reply, true);
-    append_end(true);
+        out.append({{*bos}}, settings_.train_on_inputs);
+    out.append(input, settings_.train_on_inputs);
+    out.append(reply, true);
+    if (end && (out.tokens.empty() || out.tokens.back() != *end))  // data rendered elsewhere may end in it already
+        out.append({{*end}}, true);
+    return out;
 }
 
 // Closes the record that begins at the last piece's end: cuts it to T tokens, or into pieces of at most T, and removes
@@ -162,10 +184,15 @@ void PreparedRecords::cut_record(bool continues) {
 }
 
 void PreparedRecords::add(const Record& record, const std::string& where) {
+    add(record.kind, encode(record, where));
+}
+
+void PreparedRecords::add(RecordKind kind, const Encoded& encoded) {
     ++read_;
-    kinds_[static_cast<size_t>(record.kind)] = true;
-    append_record(record, where);
-    cut_record(record.kind == RecordKind::text);
+    kinds_[static_cast<size_t>(kind)] = true;
+    tokens_.insert(tokens_.end(), encoded.tokens.begin(), encoded.tokens.end());
+    is_target_.insert(is_target_.end(), encoded.is_target.begin(), encoded.is_target.end());
+    cut_record(kind == RecordKind::text);
 }
 
 std::vector<bool> PreparedRecords::spread(size_t n) const {

@@ -56,8 +56,9 @@ class PreparedRecords {
   public:
     PreparedRecords(const Tokenizer& tokenizer, PrepareSettings settings);
 
-    // Throws std::runtime_error naming file, line and remedy.
-    void add_file(const std::filesystem::path& path, const Progress& progress = {});
+    // Adds a file's records in its order, whatever the number of threads (>= 1, the calling one included); returns the
+    // file's size in bytes. Throws std::runtime_error naming file, line and remedy, for the first line that is wrong.
+    size_t add_file(const std::filesystem::path& path, size_t threads = 1, const Progress& progress = {});
     void add(const Record& record, const std::string& where);
 
     size_t records() const { return record_begin_.size() - 1; }  // those that have something to train on
@@ -78,10 +79,15 @@ class PreparedRecords {
     const PrepareSettings& settings() const { return settings_; }
 
   private:
-    void append(std::span<const uint32_t> tokens, bool target);
-    void append_end(bool target);
-    void append_chat(std::span<const ChatMessage> messages);
-    void append_record(const Record& record, const std::string& where);
+    // A record's tokens, before it is cut.
+    struct Encoded {
+        std::vector<uint32_t> tokens;
+        std::vector<uint8_t> is_target;  // as many
+        void append(std::span<const uint32_t> more, bool target);
+    };
+    Encoded encode(const Record& record, const std::string& where) const;  // any thread may
+    Encoded encode_chat(std::span<const ChatMessage> messages) const;
+    void add(RecordKind kind, const Encoded& encoded);
     void cut_record(bool continues);
     std::vector<std::vector<uint32_t>> rows_of(const std::vector<bool>& held_out, bool which) const;
 

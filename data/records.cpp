@@ -190,23 +190,46 @@ std::optional<std::string_view> RecordReader::next_line() {
     }
 }
 
-std::optional<Record> RecordReader::next() {
-    while (const auto line = next_line()) {
-        if (line->find_first_not_of(" \t\r") == std::string_view::npos) continue;
-        const std::string where = file_.path().string() + ", line " + std::to_string(line_);
-        Record record = record_of(parse_json(*line, where, line_begin_), where);
-        record.line = line_;
-        if (!kind_) {
-            kind_ = record.kind;
-            kind_line_ = line_;
-        }
-        if (*kind_ != record.kind)
-            fail(where, "the record has \"" + std::string(name_of(record.kind)) + "\"",
-                 std::string(name_of(*kind_)) + " as in line " + std::to_string(kind_line_) +
-                     ": a file holds records of one kind");
-        return record;
+std::string RecordReader::where(size_t line) const {
+    return file_.path().string() + ", line " + std::to_string(line);
+}
+
+std::vector<RecordLine> RecordReader::next_lines(size_t most_bytes) {
+    std::vector<RecordLine> lines;
+    for (size_t bytes = 0; bytes < most_bytes || lines.empty();) {
+        const auto line = next_line();
+        if (!line) break;
+        bytes += line->size();
+        if (line->find_first_not_of(" \t\r") != std::string_view::npos)
+            lines.push_back({std::string(*line), line_, line_begin_});
     }
-    return std::nullopt;
+    return lines;
+}
+
+Record RecordReader::parse(const RecordLine& line) const {
+    const std::string here = where(line.line);
+    Record record = record_of(parse_json(line.text, here, line.offset_bytes), here);
+    record.line = line.line;
+    return record;
+}
+
+void RecordReader::check_kind(const Record& record) {
+    if (!kind_) {
+        kind_ = record.kind;
+        kind_line_ = record.line;
+    }
+    if (*kind_ != record.kind)
+        fail(where(record.line), "the record has \"" + std::string(name_of(record.kind)) + "\"",
+             std::string(name_of(*kind_)) + " as in line " + std::to_string(kind_line_) +
+                 ": a file holds records of one kind");
+}
+
+std::optional<Record> RecordReader::next() {
+    const auto lines = next_lines(1);
+    if (lines.empty()) return std::nullopt;
+    Record record = parse(lines.front());
+    check_kind(record);
+    return record;
 }
 
 }  // namespace slab::data

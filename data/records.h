@@ -42,12 +42,27 @@ struct Record {
 // Whether a file of this name is taken for records: *.jsonl, *.ndjson, *.json.
 bool is_records_file(const std::filesystem::path& path);
 
+// A line of a file, not yet looked into.
+struct RecordLine {
+    std::string text;
+    size_t line = 0, offset_bytes = 0;  // 1-based; where it begins in the file
+};
+
 // Reads a file line by line. Errors are std::runtime_error naming file and line.
 class RecordReader {
   public:
     explicit RecordReader(const std::filesystem::path& path);
 
     std::optional<Record> next();  // nothing at the end of the file
+
+    // next() in three steps, of which the second may be several threads' at once: the lines that are not blank up to
+    // some `most_bytes`, at least one, none at the end of the file; what a line says; and, in the lines' order, that
+    // its kind is the file's.
+    std::vector<RecordLine> next_lines(size_t most_bytes);
+    Record parse(const RecordLine& line) const;
+    void check_kind(const Record& record);
+
+    std::string where(size_t line) const;  // "FILE, line 7"
     size_t done_bytes() const { return line_begin_; }
     size_t size_bytes() const { return file_.size_bytes(); }
 

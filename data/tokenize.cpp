@@ -112,6 +112,14 @@ size_t training_bytes(std::string_view text, double val_fraction) {
     return cut;
 }
 
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point began) {
+    return std::chrono::duration<double>(Clock::now() - began).count();
+}
+size_t usable_threads() {
+    return std::max(1u, std::thread::hardware_concurrency());
+}
+
 // One of the two outputs, with the counts that are reported at the end.
 struct Split {
     const Tokenizer& tokenizer;
@@ -126,9 +134,9 @@ struct Split {
           writer(path, static_cast<uint32_t>(tokenizer.vocabulary_size() - 1), true) {}
 
     void add_document(std::string_view text, bool ends_here, size_t threads) {
-        const auto began = std::chrono::steady_clock::now();
+        const auto began = Clock::now();
         targets += append_text(text, tokenizer, ends_here, writer, threads);
-        seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+        seconds += seconds_since(began);
         ++documents;
         text_bytes += text.size();
     }
@@ -145,9 +153,7 @@ void report(const Split& split, std::ostream& out) {
         << counted(split.documents, "document") << ", " << format_of(split.writer, split.path);
 }
 
-void report_rate(const Split& train, const Split* val, size_t threads, std::ostream& out) {
-    const size_t bytes = train.text_bytes + (val ? val->text_bytes : 0);
-    const double seconds = train.seconds + (val ? val->seconds : 0);
+void report_rate(size_t bytes, double seconds, size_t threads, std::ostream& out) {
     std::array<char, 100> line{};
     std::snprintf(line.data(), line.size(), "encoded %.1f MB in %.2f s: %.1f MB/s on %zu thread%s\n",
                   static_cast<double>(bytes) * 1e-6, seconds,
@@ -215,7 +221,7 @@ void say_no_validation(const Outputs& outputs, std::ostream& out, std::ostream& 
 
 void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin_fd, std::ostream& out,
                    std::ostream& err) {
-    const size_t threads = std::max(1u, std::thread::hardware_concurrency());
+    const size_t threads = usable_threads();
     const Outputs outputs = outputs_of(options);
     Split train(tokenizer, outputs.train);
     std::optional<Split> val;
@@ -242,7 +248,7 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
     } else {
         say_no_validation(outputs, out, err);
     }
-    report_rate(train, val ? &*val : nullptr, threads, out);
+    report_rate(train.text_bytes + (val ? val->text_bytes : 0), train.seconds + (val ? val->seconds : 0), threads, out);
 }
 
 void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err) {
@@ -250,7 +256,11 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
                                          .sample_packing = options.sample_packing,
                                          .train_on_inputs = options.train_on_inputs,
                                          .chat_template = options.chat_template});
-    for (const std::string& file : options.files) prepared.add_file(file);
+    const size_t threads = usable_threads();
+    const auto began = Clock::now();
+    size_t bytes = 0;
+    for (const std::string& file : options.files) bytes += prepared.add_file(file, threads);
+    const double seconds = seconds_since(began);
     if (prepared.records() == 0) refuse("nothing to train on: " + prepared.summary() + ". Nothing was written.");
     const auto held_out = static_cast<size_t>(static_cast<double>(prepared.records()) * options.val_fraction);
     if (options.val_fraction > 0 && held_out == 0)
@@ -277,6 +287,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     } else {
         say_no_validation(outputs, out, err);
     }
+    report_rate(bytes, seconds, threads, out);
 }
 
 void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err) {

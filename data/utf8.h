@@ -36,16 +36,24 @@ inline Utf8Char utf8_char_at(std::string_view text, size_t at) {
     return {code_point, length};
 }
 
+// Bytes of the longest prefix of ASCII, looked at eight at a time.
+inline size_t ascii_bytes(std::string_view text) {
+    size_t at = 0;
+    uint64_t eight;
+    while (text.size() - at >= sizeof eight) {
+        std::memcpy(&eight, text.data() + at, sizeof eight);
+        if (eight & 0x8080808080808080u) break;
+        at += sizeof eight;
+    }
+    while (at < text.size() && static_cast<unsigned char>(text[at]) < 0x80) ++at;
+    return at;
+}
+
 // Bytes of the longest valid prefix.
 inline size_t valid_utf8_bytes(std::string_view text) {
     size_t at = 0;
     while (at < text.size()) {
-        uint64_t eight;
-        while (text.size() - at >= sizeof eight) {  // ASCII, eight bytes at a time
-            std::memcpy(&eight, text.data() + at, sizeof eight);
-            if (eight & 0x8080808080808080u) break;
-            at += sizeof eight;
-        }
+        at += ascii_bytes(text.substr(at));
         if (at == text.size()) break;
         const uint32_t bytes = utf8_char_at(text, at).bytes;
         if (bytes == 0) break;

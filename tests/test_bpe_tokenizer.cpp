@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "data/ascii_words.h"
 #include "data/bpe_tokenizer.h"
 #include "data/json_file.h"
 #include "data/nfc.h"
@@ -153,6 +154,43 @@ TEST_SUITE("cpu") {
             const Ids mine = encode(part);
             user.join();
             CHECK(other == mine);
+        }
+    }
+
+    TEST_CASE("bpe: words of ASCII, found without the regular expression, are those it finds") {
+        const std::vector<std::string> parts = {
+            " ", " ",    "  ",   "\n", "\r",     "\t",     "\v",     "a",      "bcZ",    "1",          "2345",
+            ".", "!?",   "'s",   "'",  "S",      "t",      "ve",     "RE",     "LL",     "lL",         "'D",
+            "M", "\x1f", "\x7f", "\\", "\u00e9", "\u0661", "\u00a0", "\u2028", "\u017f", "\U0001f600", "\u0301"};
+        for (const auto kind :
+             {PreTokenizerKind::gpt2, PreTokenizerKind::llama3, PreTokenizerKind::qwen2, PreTokenizerKind::smollm}) {
+            CAPTURE(name_of(kind));
+            const PreTokenizer pre_tokenizer(kind);
+            WordScanner scanner(pre_tokenizer);
+            size_t answered = 0, asked = 0, wrong = 0;
+            const auto compare = [&](const std::string& text) {
+                for (size_t at = 0; at < text.size();
+                     at += utf8_char_at(text, at).bytes) {  // not only where words begin
+                    const size_t wanted = scanner.word_end_by_pattern(text, at);
+                    const size_t end = ascii_word_end(kind, text, at);
+                    ++asked;
+                    answered += end != 0;
+                    wrong += (end != 0 && end != wanted) || scanner.word_end(text, at) != wanted;
+                }
+                if (wrong != 0) FAIL("a word differs in " << text);
+            };
+            for (uint32_t seed = 0; seed < 3000; ++seed) {
+                std::mt19937 random(seed);
+                const size_t kinds_of_parts = seed % 3 == 0 ? parts.size() : 26;  // mostly ASCII alone
+                std::string text;
+                for (int i = 0; i < 12; ++i) text += parts[random() % kinds_of_parts];
+                compare(text);
+            }
+            for (int first = 0; first < 128; ++first)  // each three of those that matter, before and after anything
+                for (const char second : "a1 '\n\t.Ss\r")
+                    for (const char third : "a1 '\n.sE") compare({static_cast<char>(first), second, third});
+            CHECK(answered > asked / 2);
+            CHECK(answered < asked);
         }
     }
 

@@ -268,21 +268,75 @@ TEST_SUITE("cpu") {
     TEST_CASE("prepare: a file of records, its errors and its progress") {
         const FreshDirectory dir;
         const fs::path path = dir.path / "r.jsonl";
-        put(path, "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\", \"completion\": \"d\"}\n");
+        std::string blanks;  // so many that they are read in several batches
+        for (int i = 0; i < 100; ++i) blanks += std::string(100000, ' ') + "\n";
+        put(path,
+            "{\"prompt\": \"a\", \"completion\": \"b\"}\n" + blanks + "{\"prompt\": \"c\", \"completion\": \"d\"}\n");
         const FakeTokenizer plain;
         PreparedRecords records(plain,
                                 {.T = 4, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
         std::vector<size_t> done;
-        records.add_file(path, [&](size_t bytes, size_t total) {
+        records.add_file(path, 1, [&](size_t bytes, size_t total) {
             done.push_back(bytes);
             CHECK(total == fs::file_size(path));
         });
-        CHECK(done == std::vector<size_t>{0, 35, 70});
+        CHECK(done.size() > 2);
+        CHECK(std::is_sorted(done.begin(), done.end()));
+        CHECK(done.front() > 1000000);
+        CHECK(done.front() < done.back());
+        CHECK(done.back() == fs::file_size(path));
         CHECK(marked(rows_of(records), plain) == "|a[[b<eos>]]|<eos>|c[[d<eos>]]|<eos>|<eos>");
         put(path, "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\"}\n");
         CHECK(has(error_of([&] { records.add_file(path); }), "r.jsonl, line 2: "));
         put(path, "{\"messages\": []}\n");
         CHECK(has(error_of([&] { records.add_file(path); }), "r.jsonl, line 1: the record has messages"));
+    }
+
+    TEST_CASE("prepare: records are the same for any number of threads, and so are their errors") {
+        const FreshDirectory dir;
+        const fs::path path = dir.path / "r.jsonl";
+        const auto tokenizer = open_tokenizer("tests/tokenizers/smollm");
+        std::mt19937 random(3);
+        std::vector<std::string> lines;
+        for (int i = 0; i < 400; ++i) {
+            std::string words;
+            for (size_t n = random() % 30; n > 0; --n) words += "word" + std::to_string(random() % 1000) + " é ";
+            lines.push_back(i % 50 == 7 ? ""
+                                        : "{\"messages\": [{\"role\": \"user\", \"content\": \"" + words +
+                                              "\"}, {\"role\": \"assistant\", \"content\": \"" + words + "\"}]}");
+        }
+        const auto file_of = [&](const std::vector<std::string>& all) {
+            std::string text;
+            for (const std::string& line : all) text += line + "\n";
+            put(path, text);
+        };
+        const auto with = [&](size_t threads) {
+            PreparedRecords records(*tokenizer,
+                                    {.T = 64, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+            records.add_file(path, threads);
+            TokenMemory memory(1000, 64);
+            records.write({}, false, memory);
+            return std::to_string(TokenFile("rows", std::move(memory)).content_hash()) + records.summary();
+        };
+        file_of(lines);
+        const std::string one = with(1);
+        CHECK(has(one, "392 records (messages, ChatML); "));
+        for (const size_t threads : {2, 3, 8}) CHECK(with(threads) == one);
+
+        const std::vector<std::pair<std::string, std::string>> mistakes = {
+            {"{\"messages\": 7}", "\"messages\" is 7"},
+            {"{\"text\": \"x\"}", "wanted messages as in line 1"},
+            {"{\"text", "is not valid JSON"}};
+        for (size_t first = 0; first < mistakes.size(); ++first) {
+            auto wrong = lines;
+            for (size_t i = 0; i < 6; ++i) wrong[301 + 3 * i] = mistakes[(first + i) % mistakes.size()].first;
+            file_of(wrong);
+            for (const size_t threads : {1, 4}) {
+                const std::string error = error_of([&] { with(threads); });
+                CHECK(has(error, "r.jsonl, line 302: "));
+                CHECK(has(error, mistakes[first].second));
+            }
+        }
     }
 
     TEST_CASE("prepare: text is one stream, whatever pieces it is encoded in") {

@@ -79,6 +79,9 @@ class Opener {
         return std::make_unique<DataLoader>(std::move(file), o_.sequence_len, config_.V, o_.seed, shuffle, first_row,
                                             end_row);
     }
+    size_t threads() const {
+        return o_.threads > 0 ? static_cast<size_t>(o_.threads) : std::max(1u, std::thread::hardware_concurrency());
+    }
     void check_flags() const;
     uint64_t held_out_of(uint64_t there, const char* what) const;
     data::TokenFile checked(const std::string& path, data::TokenMemory memory);
@@ -133,10 +136,8 @@ data::TokenFile Opener::checked(const std::string& path, data::TokenMemory memor
 
 data::TokenFile Opener::text(const std::string& path) {
     const std::string all = read_text(path);
-    const size_t threads =
-        o_.threads > 0 ? static_cast<size_t>(o_.threads) : std::max(1u, std::thread::hardware_concurrency());
     data::TokenMemory memory(largest_token());
-    data::append_text(all, tokenizer(), true, memory, threads, ProgressLines(path, out_));
+    data::append_text(all, tokenizer(), true, memory, threads(), ProgressLines(path, out_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";
     return checked(path, std::move(memory));
 }
@@ -146,7 +147,7 @@ data::PreparedRecords Opener::records(const std::string& path) {
                                                 .sample_packing = o_.sample_packing,
                                                 .train_on_inputs = o_.train_on_inputs,
                                                 .chat_template = o_.chat_template});
-    records.add_file(path, ProgressLines(path, out_));
+    records.add_file(path, threads(), ProgressLines(path, out_));
     out_ << path << ": " << records.summary() << "\n";
     if (records.records() == 0)
         throw std::runtime_error(path + ": holds nothing to train on: " + records.summary() +
