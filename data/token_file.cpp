@@ -1,29 +1,24 @@
-// Reading (mapped, checked once) and writing (streamed, whole or not at all) of token files: format in token_file.h.
+// Reading (in pieces, checked once) and writing (streamed, whole or not at all) of token files: format in token_file.h.
 #include "data/token_file.h"
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cassert>
-#include <cerrno>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 
 namespace slab::data {
 namespace fs = std::filesystem;
-static_assert(std::endian::native == std::endian::little, "token files are mapped, and they are little-endian");
+static_assert(std::endian::native == std::endian::little, "tokens are read as they are, little-endian");
 
 namespace {
 
 constexpr const char* make_hint = "make it with build/tokenize";
 constexpr size_t buffer_bytes = size_t{1} << 20;
+constexpr size_t piece_elems = size_t{1} << 18;  // of a file that is gone through from end to end
 
 [[noreturn]] void fail(const fs::path& path, size_t offset_bytes, const std::string& found, const std::string& wanted,
                        const std::string& hint) {
@@ -79,6 +74,22 @@ Kind check_file(const fs::path& path, const std::byte* file, size_t file_bytes, 
     return *kind;
 }
 
+// Opens the file and reads its header, which it must be long enough for.
+std::shared_ptr<const InputFile> open_with_header(const fs::path& path,
+                                                  std::array<std::byte, token_header_bytes>& header) {
+    std::shared_ptr<const InputFile> file;
+    try {
+        file = std::make_shared<const InputFile>(path);
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error(std::string(error.what()) + ". Hint: " + make_hint + ", or check the path.");
+    }
+    if (file->size_bytes() < token_header_bytes)
+        fail(path, file->size_bytes(), "the end of the file", "a header of " + bytes_text(token_header_bytes),
+             make_hint);
+    file->read(0, header.data(), header.size(), "header");
+    return file;
+}
+
 }  // namespace
 
 fs::path mask_path_for(const fs::path& token_path) {
@@ -87,46 +98,14 @@ fs::path mask_path_for(const fs::path& token_path) {
     return mask += ".mask";
 }
 
-// A whole regular file, mapped read-only. At least a header long.
-struct TokenFile::Map {
-    const std::byte* bytes = nullptr;  // [size_bytes]
-    size_t size_bytes = 0;
-
-    explicit Map(const fs::path& path) {
-        const auto refuse = [&](int error) {
-            throw std::runtime_error(path.string() + ": cannot be read: " + std::generic_category().message(error) +
-                                     ". Hint: " + make_hint + ", or check the path.");
-        };
-        // Non-blocking, or opening a named pipe would wait for a writer before it can be refused.
-        const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fd < 0) refuse(errno);
-        struct stat status {};
-        int error = fstat(fd, &status) == 0 ? 0 : errno;
-        if (error == 0 && !S_ISREG(status.st_mode)) error = S_ISDIR(status.st_mode) ? EISDIR : ENODEV;
-        size_bytes = static_cast<size_t>(status.st_size);
-        void* address = MAP_FAILED;
-        if (error == 0 && size_bytes >= token_header_bytes) {
-            address = mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-            if (address == MAP_FAILED) error = errno;
-        }
-        close(fd);
-        if (error != 0) refuse(error);
-        if (size_bytes < token_header_bytes)
-            fail(path, size_bytes, "the end of the file", "a header of " + bytes_text(token_header_bytes), make_hint);
-        bytes = static_cast<const std::byte*>(address);
-    }
-    ~Map() { munmap(const_cast<std::byte*>(bytes), size_bytes); }
-    Map(const Map&) = delete;
-    Map& operator=(const Map&) = delete;
-};
-
-TokenFile::TokenFile(const fs::path& path) : path_(path), token_map_(std::make_shared<Map>(path)) {
+TokenFile::TokenFile(const fs::path& path) : path_(path) {
+    std::array<std::byte, token_header_bytes> header;
+    token_file_ = open_with_header(path, header);
     const std::array kinds = {Kind{token_magic_uint16, token_version_uint16, sizeof(uint16_t)},
                               Kind{token_magic_uint32, token_version_uint32, sizeof(uint32_t)}};
-    const Kind kind = check_file(path, token_map_->bytes, token_map_->size_bytes, kinds,
+    const Kind kind = check_file(path, header.data(), token_file_->size_bytes(), kinds,
                                  "magic 20240520 (uint16 tokens) or 20240801 (uint32 tokens)", make_hint, size_);
     token_bytes_ = kind.element_bytes;
-    tokens_ = token_map_->bytes + token_header_bytes;
     scan_tokens();
     // Whatever stands under the mask's name counts, a dangling link too: leaving out a mask that the user sees would
     // silently train on other targets.
@@ -142,8 +121,7 @@ TokenFile::TokenFile(const fs::path& path) : path_(path), token_map_(std::make_s
 
 TokenFile::TokenFile(fs::path name, TokenMemory memory)
     : path_(std::move(name)), memory_(std::make_shared<const TokenMemory>(std::move(memory))) {
-    tokens_ = memory_->tokens_.data();
-    mask_ = memory_->mask_.data();
+    has_mask_ = true;
     size_ = memory_->mask_.size();
     token_bytes_ = memory_->token_bytes_;
     row_tokens_ = memory_->row_tokens_;
@@ -151,26 +129,65 @@ TokenFile::TokenFile(fs::path name, TokenMemory memory)
     scan_mask(path_, "this is a fault of the program");
 }
 
+void TokenFile::read_tokens(size_t begin, size_t count, uint32_t* tokens) const {
+    assert(begin <= size_ && count <= size_ - begin);
+    // Narrow ones are read into the upper half of the destination, which widening from the front never overtakes.
+    const size_t bytes = count * token_bytes_;
+    std::byte* const stored = reinterpret_cast<std::byte*>(tokens) + (count * sizeof(uint32_t) - bytes);
+    if (memory_)
+        std::copy_n(memory_->tokens_.data() + begin * token_bytes_, bytes, stored);
+    else
+        token_file_->read(token_header_bytes + begin * token_bytes_, stored, bytes, "tokens");
+    if (token_bytes_ == sizeof(uint32_t)) return;
+    for (size_t i = 0; i < count; ++i) {
+        uint16_t token;
+        std::memcpy(&token, stored + i * sizeof token, sizeof token);
+        tokens[i] = token;
+    }
+}
+
+void TokenFile::read_mask(size_t begin, size_t count, uint8_t* bits) const {
+    assert(begin <= size_ && count <= size_ - begin);
+    if (memory_) {
+        std::copy_n(memory_->mask_.data() + begin, count, bits);
+    } else if (has_mask_) {
+        mask_file_->read(token_header_bytes + begin, bits, count, "mask");
+    } else {
+        std::fill_n(bits, count, mask_target);
+        if (begin == 0 && count > 0) bits[0] |= mask_document_start;
+    }
+}
+
+void TokenFile::read(size_t begin, size_t count, uint32_t* tokens, uint8_t* bits) const {
+    read_tokens(begin, count, tokens);
+    read_mask(begin, count, bits);
+}
+
 void TokenFile::scan_tokens() {
-    for (size_t i = 0; i < size_; ++i) {
-        if (const uint32_t id = token(i); id > max_token_) {
-            max_token_ = id;
-            max_token_index_ = i;
-        }
+    std::vector<uint32_t> tokens(std::min(size_, piece_elems));
+    for (size_t begin = 0; begin < size_; begin += tokens.size()) {
+        const size_t count = std::min(tokens.size(), size_ - begin);
+        read_tokens(begin, count, tokens.data());
+        for (size_t i = 0; i < count; ++i)
+            if (tokens[i] > max_token_) {
+                max_token_ = tokens[i];
+                max_token_index_ = begin + i;
+            }
     }
 }
 
 void TokenFile::open_mask(const fs::path& mask_path) {
-    mask_map_ = std::make_shared<Map>(mask_path);
+    std::array<std::byte, token_header_bytes> header;
+    mask_file_ = open_with_header(mask_path, header);
+    has_mask_ = true;
     const std::string hint = "make it anew with build/tokenize, or remove it if every token is a target";
     size_t count = 0;
-    check_file(mask_path, mask_map_->bytes, mask_map_->size_bytes, std::array{Kind{mask_magic, mask_version, 1}},
+    check_file(mask_path, header.data(), mask_file_->size_bytes(), std::array{Kind{mask_magic, mask_version, 1}},
                "magic " + std::to_string(mask_magic) + " (a mask file)", hint, count);
     if (count != size_)
         fail(mask_path, 8, "a count of " + std::to_string(count),
              "the " + std::to_string(size_) + " tokens of " + path_.string(), hint);
-    mask_ = reinterpret_cast<const uint8_t*>(mask_map_->bytes + token_header_bytes);
-    const int32_t row_tokens = header_word(mask_map_->bytes, 3);
+    const int32_t row_tokens = header_word(header.data(), 3);
     if (row_tokens < 0)
         fail(mask_path, 12, "a row length of " + std::to_string(row_tokens), "0 (a stream) or more", hint);
     row_tokens_ = static_cast<size_t>(row_tokens);
@@ -178,48 +195,61 @@ void TokenFile::open_mask(const fs::path& mask_path) {
 }
 
 void TokenFile::scan_mask(const fs::path& mask_path, const std::string& hint) {
-    for (size_t i = 0; i < size_; ++i) {
-        if (mask_[i] & ~(mask_target | mask_document_start))
-            fail(mask_path, token_header_bytes + i, "mask byte " + std::to_string(mask_[i]),
-                 "0 to 3 (bit 0: a target, bit 1: a document starts)", hint);
-        target_count_ += (mask_[i] & mask_target) != 0;
-        document_count_ += (mask_[i] & mask_document_start) != 0;
+    std::vector<uint8_t> bits(std::min(size_, piece_elems));
+    std::optional<std::pair<size_t, uint8_t>> no_row_start;  // the first row that starts no document, and its byte
+    for (size_t begin = 0; begin < size_; begin += bits.size()) {
+        const size_t count = std::min(bits.size(), size_ - begin);
+        read_mask(begin, count, bits.data());
+        for (size_t i = 0; i < count; ++i) {
+            if (bits[i] & ~(mask_target | mask_document_start))
+                fail(mask_path, token_header_bytes + begin + i, "mask byte " + std::to_string(bits[i]),
+                     "0 to 3 (bit 0: a target, bit 1: a document starts)", hint);
+            target_count_ += (bits[i] & mask_target) != 0;
+            document_count_ += (bits[i] & mask_document_start) != 0;
+            if (row_tokens_ != 0 && (begin + i) % row_tokens_ == 0 && !(bits[i] & mask_document_start) && !no_row_start)
+                no_row_start = {begin + i, bits[i]};
+        }
     }
     if (row_tokens_ == 0) return;
     const std::string row_length = "a row length of " + std::to_string(row_tokens_);
     if (size_ <= row_tokens_ || (size_ - 1) % row_tokens_ != 0)
         fail(mask_path, 12, row_length, "one that divides the " + std::to_string(size_) + " tokens less one", hint);
-    for (size_t i = 0; i < size_; i += row_tokens_)
-        if (!(mask_[i] & mask_document_start))
-            fail(mask_path, token_header_bytes + i, "mask byte " + std::to_string(mask_[i]),
-                 "2 or 3: the header has " + row_length + ", and a row starts a document", hint);
+    if (no_row_start)
+        fail(mask_path, token_header_bytes + no_row_start->first, "mask byte " + std::to_string(no_row_start->second),
+             "2 or 3: the header has " + row_length + ", and a row starts a document", hint);
 }
 
 uint64_t TokenFile::content_hash() const {
     uint64_t hash = row_tokens_ + 0x9e3779b97f4a7c15u;
-    for (size_t i = 0; i < size_; ++i) {
-        const uint64_t bits = (is_target(i) ? mask_target : 0) | (starts_document(i) ? mask_document_start : 0);
+    std::vector<uint32_t> tokens(std::min(size_, piece_elems));
+    std::vector<uint8_t> bits(tokens.size());
+    for (size_t begin = 0; begin < size_; begin += tokens.size()) {
+        const size_t count = std::min(tokens.size(), size_ - begin);
+        read(begin, count, tokens.data(), bits.data());
         // For a given word one to one in hash, and for a given hash one to one in the word: a single change always
         // shows.
-        hash = std::rotl((hash ^ (token(i) | bits << 32)) * 0xff51afd7ed558ccdu, 31);
+        for (size_t i = 0; i < count; ++i)
+            hash = std::rotl((hash ^ (tokens[i] | uint64_t{bits[i]} << 32)) * 0xff51afd7ed558ccdu, 31);
     }
     return hash ^ size_;
 }
 
 uint32_t TokenFile::token(size_t i) const {
-    assert(i < size_);
-    if (token_bytes_ == sizeof(uint16_t)) return reinterpret_cast<const uint16_t*>(tokens_)[i];
-    return reinterpret_cast<const uint32_t*>(tokens_)[i];
+    uint32_t token = 0;
+    read_tokens(i, 1, &token);
+    return token;
 }
 
 bool TokenFile::is_target(size_t i) const {
-    assert(i < size_);
-    return mask_ == nullptr || (mask_[i] & mask_target) != 0;
+    uint8_t bits = 0;
+    read_mask(i, 1, &bits);
+    return (bits & mask_target) != 0;
 }
 
 bool TokenFile::starts_document(size_t i) const {
-    assert(i < size_);
-    return mask_ == nullptr ? i == 0 : (mask_[i] & mask_document_start) != 0;
+    uint8_t bits = 0;
+    read_mask(i, 1, &bits);
+    return (bits & mask_document_start) != 0;
 }
 
 namespace {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "data/atomic_file.h"
+#include "data/input_file.h"
 
 namespace slab::data {
 
@@ -61,13 +62,12 @@ class TokenMemory final : public TokenSink {
     std::vector<uint8_t> mask_;      // [size()]
 };
 
-// A read-only view of a token file and its mask, mapped into memory: gigabytes cost no copy, and several readers share
-// the pages. Immutable after construction, so threads may share it; a copy shares the map.
+// A token file and its mask, open for reading: they stay on disk, gigabytes cost no memory. Immutable after
+// construction, so threads may share it; a copy shares the open files.
 //
-// What if the file changes under the map? Our own writers replace files by renaming, which leaves the mapped one as it
-// is. Someone who truncates it in place gets the run ended by SIGBUS at the next read beyond the new end. That is
-// accepted: nothing of the run's own is lost by it (checkpoints appear whole or not at all), and the alternative,
-// reading everything into memory, would cost every run gigabytes that the host slabs need.
+// What if a file changes while it is open? Our own writers replace files by renaming, which leaves the open one as it
+// is. One that is written to or cut short in place makes the next read throw std::runtime_error naming it: what was
+// checked at opening may not hold any more.
 class TokenFile {
   public:
     // std::runtime_error naming file, offset, what was found and what is wanted.
@@ -76,10 +76,14 @@ class TokenFile {
     TokenFile(std::filesystem::path name, TokenMemory memory);
 
     size_t size() const { return size_; }
-    uint32_t token(size_t i) const;        // i < size(), as in all of these
-    bool is_target(size_t i) const;        // true without a mask
-    bool starts_document(size_t i) const;  // without a mask: only i == 0
-    bool has_mask() const { return mask_ != nullptr; }
+    // Tokens [begin, begin + count) and, a byte each, their mask: the bits mask_target (all have it without a mask) and
+    // mask_document_start (without a mask: only token 0). begin + count <= size().
+    void read(size_t begin, size_t count, uint32_t* tokens, uint8_t* bits) const;
+    // One at a time, each a read of its own. i < size()
+    uint32_t token(size_t i) const;
+    bool is_target(size_t i) const;
+    bool starts_document(size_t i) const;
+    bool has_mask() const { return has_mask_; }
     const std::filesystem::path& path() const { return path_; }
     size_t token_bytes() const { return token_bytes_; }          // 2 or 4
     uint32_t max_token() const { return max_token_; }            // 0 for an empty file
@@ -91,16 +95,16 @@ class TokenFile {
     uint64_t content_hash() const;
 
   private:
-    struct Map;
+    void read_tokens(size_t begin, size_t count, uint32_t* tokens) const;
+    void read_mask(size_t begin, size_t count, uint8_t* bits) const;
     void scan_tokens();
     void open_mask(const std::filesystem::path& mask_path);
     void scan_mask(const std::filesystem::path& mask_path, const std::string& hint);
 
     std::filesystem::path path_;
-    std::shared_ptr<const Map> token_map_, mask_map_;
-    std::shared_ptr<const TokenMemory> memory_;  // instead of the maps
-    const std::byte* tokens_ = nullptr;          // [size_] uint16 or uint32
-    const uint8_t* mask_ = nullptr;              // [size_], or null without a mask
+    std::shared_ptr<const InputFile> token_file_, mask_file_;
+    std::shared_ptr<const TokenMemory> memory_;  // instead of the files
+    bool has_mask_ = false;
     size_t size_ = 0, token_bytes_ = 0;
     uint32_t max_token_ = 0;
     size_t max_token_index_ = 0, target_count_ = 0, document_count_ = 0, row_tokens_ = 0;

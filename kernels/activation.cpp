@@ -109,14 +109,6 @@ void swiglu_backward(T* d_gate_up, const T* dy, const T* gate_up, size_t rows, i
     });
 }
 
-template <class T>
-void add(T* y, const T* a, const T* b, size_t n, ThreadPool& pool) {
-    pool.parallel_ranges(n, kTileElems, [=](size_t begin, size_t end) {
-#pragma GCC ivdep
-        for (size_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
-    });
-}
-
 template void gelu_forward(float*, const float*, size_t, ThreadPool&);
 template void gelu_forward(double*, const double*, size_t, ThreadPool&);
 template void gelu_backward(float*, const float*, const float*, size_t, ThreadPool&);
@@ -125,8 +117,6 @@ template void swiglu_forward(float*, const float*, size_t, int, ThreadPool&);
 template void swiglu_forward(double*, const double*, size_t, int, ThreadPool&);
 template void swiglu_backward(float*, const float*, const float*, size_t, int, ThreadPool&);
 template void swiglu_backward(double*, const double*, const double*, size_t, int, ThreadPool&);
-template void add(float*, const float*, const float*, size_t, ThreadPool&);
-template void add(double*, const double*, const double*, size_t, ThreadPool&);
 
 }  // namespace ref
 
@@ -146,10 +136,6 @@ void swiglu_forward(real* y, const real* gate_up, size_t rows, int I, Stream& st
 void swiglu_backward(real* d_gate_up, const real* dy, const real* gate_up, size_t rows, int I, Stream& stream) {
     stream.enqueue("swiglu_backward",
                    [=](ThreadPool& pool) { ref::swiglu_backward(d_gate_up, dy, gate_up, rows, I, pool); });
-}
-
-void add(real* y, const real* a, const real* b, size_t n, Stream& stream) {
-    stream.enqueue("add", [=](ThreadPool& pool) { ref::add(y, a, b, n, pool); });
 }
 #endif
 

@@ -60,20 +60,6 @@ struct GeluBackward {
     }
 };
 
-struct Add {
-    real* y;        // [n]
-    const real* a;  // [n]
-    const real* b;  // [n]
-    template <int kWidth>
-    __device__ __forceinline__ void run(size_t i) const {
-        Values<kWidth> sum = load<kWidth>(a + i);
-        const Values<kWidth> other = load<kWidth>(b + i);
-#pragma unroll
-        for (int k = 0; k < kWidth; ++k) sum.v[k] += other.v[k];
-        store(y + i, sum);
-    }
-};
-
 constexpr int kSwigluThreads = 128;
 
 // Grid: rows, tiles of the row.
@@ -128,11 +114,6 @@ void gelu_forward(real* y, const real* x, size_t n, Stream& stream) {
 void gelu_backward(real* dx, const real* dy, const real* x, size_t n, Stream& stream) {
     const OpScope scope(stream, "gelu_backward");
     cuda::launch_each<cuda::kVector>(GeluBackward{dx, dy, x}, n, cuda::aligned({dx, dy, x}, 16), native(stream));
-}
-
-void add(real* y, const real* a, const real* b, size_t n, Stream& stream) {
-    const OpScope scope(stream, "add");
-    cuda::launch_each<cuda::kVector>(Add{y, a, b}, n, cuda::aligned({y, a, b}, 16), native(stream));
 }
 
 void swiglu_forward(real* y, const real* gate_up, size_t rows, int I, Stream& stream) {

@@ -23,15 +23,11 @@ void swiglu_forward(T* y /*[rows, I]*/, const T* gate_up /*[rows, 2 I]: gate, th
 template <class T>
 void swiglu_backward(T* d_gate_up /*[rows, 2 I]*/, const T* dy /*[rows, I]*/, const T* gate_up /*[rows, 2 I]*/,
                      size_t rows, int I, ThreadPool& pool);
-// y = a + b; y may be a or b
-template <class T>
-void add(T* y /*[n]*/, const T* a /*[n]*/, const T* b /*[n]*/, size_t n, ThreadPool& pool);
 }  // namespace ref
 
 void gelu_forward(real* y, const real* x, size_t n, Stream& stream);
 void gelu_backward(real* dx, const real* dy, const real* x, size_t n, Stream& stream);
 void swiglu_forward(real* y, const real* gate_up, size_t rows, int I, Stream& stream);
 void swiglu_backward(real* d_gate_up, const real* dy, const real* gate_up, size_t rows, int I, Stream& stream);
-void add(real* y, const real* a, const real* b, size_t n, Stream& stream);
 
 }  // namespace slab

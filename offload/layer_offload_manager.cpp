@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -93,7 +94,7 @@ struct LayerOffloadManager::State {
         if (mode == Mode::unloaded) throw std::logic_error(std::string(call) + " before attach()");
     }
     void require_budget(size_t bytes, const std::string& action) const;
-    void quiesce() noexcept;
+    std::string quiesce() noexcept;
     void load_resident(std::vector<DeviceBuffer>& slabs, const std::vector<bool>& wanted);
     void enqueue(const SlabLoad& load);
     void enqueue(const std::vector<SlabLoad>& loads);
@@ -114,15 +115,17 @@ void LayerOffloadManager::State::require_budget(size_t bytes, const std::string&
                       " bytes are missing. Hint: raise the budget, or keep fewer layers resident and fewer slots");
 }
 
-// For paths that are failing already: lets both streams finish before memory goes.
-void LayerOffloadManager::State::quiesce() noexcept {
+// Lets both streams finish before memory goes. Returns the first error that they still had, or nothing.
+std::string LayerOffloadManager::State::quiesce() noexcept {
+    std::string first;
     for (Stream* stream : {&transfer, &compute}) {
         try {
             stream->synchronize();
         } catch (const std::exception& error) {
-            std::fprintf(stderr, "offload: %s\n", error.what());
+            if (first.empty()) first = error.what();
         }
     }
+    return first;
 }
 
 // Allocates and fills the wanted layers; on return their bytes have arrived.
@@ -142,7 +145,7 @@ void LayerOffloadManager::State::load_resident(std::vector<DeviceBuffer>& slabs,
         }
         transfer.synchronize();
     } catch (...) {
-        quiesce();
+        quiesce();  // what is thrown says more
         throw;
     }
 }
@@ -244,7 +247,10 @@ LayerOffloadManager::LayerOffloadManager(SlabSource& source, OffloadOptions opti
 }
 
 LayerOffloadManager::~LayerOffloadManager() {
-    if (state_->mode != State::Mode::unloaded) state_->quiesce();
+    if (state_->mode == State::Mode::unloaded) return;
+    const std::string error = state_->quiesce();
+    // An exception under way is that error, on its way to whoever reports it.
+    if (!error.empty() && std::uncaught_exceptions() == 0) std::fprintf(stderr, "offload: %s\n", error.c_str());
 }
 
 void LayerOffloadManager::attach() {

@@ -12,6 +12,8 @@ printf 0123abc > "$cache/refs/main"
 cp "$fixtures"/llama/base/* "$cache/blobs"
 echo '{"model": {"type": "BPE", "vocab": {}, "merges": []}}' > "$cache/blobs/tokenizer.json"
 echo '{"eos_token_id": 2}' > "$cache/blobs/generation_config.json"
+# A key that only the base's own tools know, and a type that is not the one of weights trained in full.
+sed -i -e '1s/{/{ "unheard_of": null,/' -e 's/"float32"/"bfloat16"/' "$cache/blobs/config.json"
 for file in "$cache"/blobs/*; do ln -s "../../blobs/${file##*/}" "$cache/snapshots/0123abc/${file##*/}"; done
 export HF_HUB_CACHE=$work/hub
 
@@ -34,6 +36,16 @@ holds "a GGUF file" [ "$(head -c 4 "$work/adapter.gguf")" = GGUF ]
 refuses "an output that is there" "not empty" export_gpt --merge "$work/merged"
 refuses "no adapter" "adapter_config.json" "$build/export_gpt" --base-model org/tiny --adapter "$work/data" --merge "$work/x"
 holds "nothing is left of what was refused" [ ! -e "$work/x" ]
+
+# A model trained in full is one of the base's kind too: its config.json with a type of its own, and what lies beside it.
+require 0 "$build/train_gpt" --base-model org/tiny "${data[@]}" --output-dir "$work/full" --adapter none --max-steps 2
+for directory in "$work/full" "$work/full/checkpoint-2"; do
+    for file in tokenizer.json generation_config.json; do
+        same_bits "$file of the model trained in full" "$cache/blobs/$file" "$directory/$file"
+    done
+    holds "config.json keeps the base's keys" [ "$(tr -d ' \n' < "$directory/config.json")" = \
+        "$(tr -d ' \n' < "$cache/blobs/config.json" | sed -E 's/("(torch_)?dtype"):"[a-z0-9]*"/\1:"float32"/')" ]
+done
 
 # The merged model begins where base and adapter ended.
 require 0 "$build/train_gpt" --base-model "$work/merged" "${data[@]}" --output-dir "$work/again" --max-steps 1 --lora-r 1

@@ -27,7 +27,13 @@ for name in llama llama3 llama_mixed qwen2 qwen3 gpt2; do
         file=adapter_model.safetensors
         [ "$flags" = "--adapter none" ] && file=model.safetensors
         same_bits "$name $flags" "$work/gguf/$file" "$work/directory/$file"
-        [ "$flags" = "--adapter none" ] && same_bits "$name" "$work/gguf/config.json" "$work/directory/config.json"
+        if [ "$flags" = "--adapter none" ]; then  # a config.json of ours, and the base's own, say the same
+            for base in gguf directory; do
+                require 0 "$build/train_gpt" --base-model "$work/$base" --sequence-len 16 --plan
+                grep -v '^note:' "$output" > "$work/plan_$base"  # of dropout, which GGUF does not know
+            done
+            same_bits "$name: the plans of both models" "$work/plan_gguf" "$work/plan_directory"
+        fi
         rm -rf "$work/gguf" "$work/directory"
     done
 done

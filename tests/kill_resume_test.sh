@@ -125,6 +125,30 @@ for signal in INT TERM; do
     train "$work/run" 1 && compare "$work/run" "SIG$signal"
 done
 
+# A signal in the middle of a step of many micro-batches does not wait for its end, and the step leaves no trace.
+long_steps() {
+    command=("$build/train_gpt" --base-model "$fixtures/llama/base" --train-data "$work/data/train.bin" --sequence-len 64
+        --gradient-accumulation-steps 100 --lora-r 2 --lora-dropout 0.1 --max-steps 4 --layer-offloading
+        --output-dir "$1" --resume-from-checkpoint last)
+}
+long_steps "$work/long" && require 0 "${command[@]}"
+for attempt in 1 2 3 4 5; do
+    rm -rf "$work/run"
+    long_steps "$work/run"
+    "${command[@]}" > "$output" 2>&1 < /dev/null &
+    pid=$!
+    until grep -qs '"step":1,' "$work/run/log.jsonl" || ! kill -0 $pid 2> /dev/null; do sleep 0.005; done
+    kill -INT $pid 2> /dev/null
+    wait $pid
+    status=$?
+    grep -q 'was under way' "$output" && break
+done
+holds "a signal in the middle of a step ends with status 130, not $status" [ $status = 130 ]
+prints "a signal in the middle of a step" 'note: step [0-9] was under way and is dropped'
+long_steps "$work/run" && require 0 "${command[@]}"
+same_bits "a dropped step" "$work/run/adapter_model.safetensors" "$work/long/adapter_model.safetensors"
+holds "a dropped step: losses differ" [ "$(losses_of "$work/run/log.jsonl")" = "$(losses_of "$work/long/log.jsonl")" ]
+
 # A checkpoint of another run is refused, and so is another way of training in the middle of one.
 refuses "resuming with another dropout" "lora-dropout 0\.1.* 0\.2" "$build/train_gpt" --base-model "$fixtures/llama/base" \
     --train-data "$work/data/train.bin" --sequence-len 64 --micro-batch-size 2 --gradient-accumulation-steps 3 --lora-r 4 \

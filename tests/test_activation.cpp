@@ -1,4 +1,4 @@
-// GELU, SwiGLU and addition against their formulas and derivatives in double precision.
+// GELU and SwiGLU against their formulas and derivatives in double precision.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -135,24 +135,6 @@ TEST_SUITE("cpu") {
         CHECK(ends == std::vector<double>{0, 3e4});
     }
 
-    TEST_CASE("addition, in place on either side") {
-        ThreadPool pool(2);
-        for (const size_t n : kSizes) {
-            const std::vector<double> a = random_values(n, n + 4), b = random_values(n, n + 5);
-            std::vector<double> expected(n);
-            for (size_t i = 0; i < n; ++i) expected[i] = a[i] + b[i];
-            for (int place = 0; place < 3; ++place) {
-                Guarded<double> left(1, n), right(1, n), apart(1, n);
-                left.set(a);
-                right.set(b);
-                Guarded<double>& y = place == 0 ? left : place == 1 ? right : apart;
-                ref::add(y.data(), left.data(), right.data(), n, pool);
-                CHECK(same_bits(y.values(), expected));
-                CHECK(y.surroundings_untouched());
-            }
-        }
-    }
-
     TEST_CASE("activations: bits do not depend on the number of threads") {
         const size_t n = 40000;
         const std::vector<double> x = random_values(2 * n, 6, 6), dy = random_values(n, 7);
@@ -167,8 +149,7 @@ TEST_SUITE("cpu") {
     TEST_CASE("activations: what a stream computes is what the reference computes") {
         const size_t rows = 37, n = 37 * 20;
         const std::vector<double> x = random_values(2 * n, 8, 6), dy = random_values(n, 9);
-        Guarded<float> in(rows, 40), d_out(rows, 20), y(rows, 20), d_in(rows, 40), gelu_y(rows, 20), gelu_d(rows, 20),
-            sum(rows, 20);
+        Guarded<float> in(rows, 40), d_out(rows, 20), y(rows, 20), d_in(rows, 40), gelu_y(rows, 20), gelu_d(rows, 20);
         in.set(x);
         d_out.set(dy);
         Device device({.threads = 2});
@@ -177,7 +158,6 @@ TEST_SUITE("cpu") {
         swiglu_backward(d_in.data(), d_out.data(), in.data(), rows, 20, stream);
         gelu_forward(gelu_y.data(), in.data(), n, stream);
         gelu_backward(gelu_d.data(), d_out.data(), in.data(), n, stream);
-        add(sum.data(), d_out.data(), gelu_y.data(), n, stream);
         stream.synchronize();
         const std::vector<double> half(x.begin(), x.begin() + n);
         ThreadPool pool(1);
@@ -185,9 +165,6 @@ TEST_SUITE("cpu") {
         CHECK(same_bits(d_in.values(), swiglu_gradient<float>(dy, x, rows, 20, pool)));
         CHECK(same_bits(gelu_y.values(), gelu_of<float>(half, pool)));
         CHECK(same_bits(gelu_d.values(), gelu_gradient<float>(dy, half, pool)));
-        Guarded<float> expected(rows, 20);
-        ref::add(expected.data(), d_out.data(), gelu_y.data(), n, pool);
-        CHECK(same_bits(sum.values(), expected.values()));
     }
 #endif
 }

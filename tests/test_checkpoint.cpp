@@ -23,11 +23,22 @@ TrainerState state_at(int64_t step) {
     state.next_sample = static_cast<uint64_t>(step) * 4;
     state.bad_steps_in_row = 0;
     state.identity = kIdentity;
+    state.base_fingerprint = "0123";
     return state;
 }
 
+// A run that goes on: of these flags, on that base.
+TrainerState run_of(const std::map<std::string, std::string>& identity, const std::string& base = "0123") {
+    TrainerState run;
+    run.identity = identity;
+    run.base_fingerprint = base;
+    return run;
+}
+
 void save(const fs::path& directory, TinyRun& run, int64_t step) {
-    save_checkpoint(directory, run.model, {run.layout, run.weights, "tiny/base"}, state_at(step));
+    save_checkpoint(directory, run.model,
+                    {run.layout, run.weights, "tiny/base", model_config_json(run.layout.config, "float32"), {}},
+                    state_at(step));
 }
 
 void edit_json(const fs::path& file, const std::function<void(json&)>& edit) {
@@ -60,7 +71,7 @@ TEST_SUITE("cpu") {
                 }
                 const bool all_trained = !settings.lora && settings.freeze_layers == 0;  // no frozen layer to keep
                 TinyRun resumed(base, streamed(settings, 2, 4, all_trained ? std::vector<int>{} : std::vector<int>{1}));
-                const TrainerState state = load_checkpoint(dir.path / "checkpoint-2", resumed.model, kIdentity);
+                const TrainerState state = load_checkpoint(dir.path / "checkpoint-2", resumed.model, run_of(kIdentity));
                 CHECK(state.step == 2);
                 CHECK(state.next_sample == 8);
                 CHECK(state.applied_updates == 2);
@@ -104,6 +115,40 @@ TEST_SUITE("cpu") {
         CHECK(before.model.logits(batch, 0, 18) != full.model.logits(batch, 0, 18));
     }
 
+    TEST_CASE("checkpoint: bases of one shape differ in their fingerprint, and one base spelled otherwise does not") {
+        for (const std::string family : {"llama", "gpt2"}) {
+            CAPTURE(family);
+            const TinyBase base(family, 2);
+            const auto of = [&](const fs::path& directory) {
+                const ModelConfig config = read_model_config(directory / "config.json");
+                return BaseWeights::from_files(directory, config).fingerprint(config);
+            };
+            const std::string own = of(base.files.path);
+            CHECK(own == of(base.files.path));
+            const FreshDirectory dir;
+            const auto with = [&](const auto& edit) {
+                write_tiny_model(dir.path, base.config, edit);
+                return of(dir.path);
+            };
+            CHECK(with([](const TensorSpec&, std::vector<float>&) {}) == own);
+            // One number of a small tensor, all of which is looked at; and every one of a large tensor.
+            CHECK(with([](const TensorSpec& spec, std::vector<float>& values) {
+                      if (spec.role == Role::final_norm_weight) values.back() += 1e-3f;
+                  }) != own);
+            CHECK(with([](const TensorSpec& spec, std::vector<float>& values) {
+                      if (spec.role == Role::token_embedding)
+                          for (float& x : values) x *= 1.001f;
+                  }) != own);
+            // The same weights under another number of config.json.
+            write_tiny_model(dir.path, base.config);
+            edit_json(dir.path / "config.json",
+                      [&](json& j) { j[family == "gpt2" ? "layer_norm_epsilon" : "rms_norm_eps"] = 0.25; });
+            CHECK(of(dir.path) != own);
+        }
+        const ModelConfig config = tiny_config("llama", 2);
+        CHECK(BaseWeights::random(1, config).fingerprint(config) == BaseWeights::random(1, config).fingerprint(config));
+    }
+
     TEST_CASE("checkpoint: a run with other settings is refused, naming the flag and both values") {
         const FreshDirectory dir;
         const TinyBase base("llama", 2);
@@ -111,15 +156,22 @@ TEST_SUITE("cpu") {
         save(dir.path / "checkpoint-5", run, 5);
         auto other = kIdentity;
         other["--seed"] = "8";
-        const std::string error = error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, other); });
+        const std::string error =
+            error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, run_of(other)); });
         CHECK(has(error, "trainer_state.json"));
         CHECK(has(error, "--seed 7"));
         CHECK(has(error, "has 8"));
         other = kIdentity;
         other["--weight-decay"] = "0.1";
-        CHECK(has(error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, other); }),
+        CHECK(has(error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, run_of(other)); }),
                   "--weight-decay unset"));
-        CHECK(has(error_of([&] { load_checkpoint(dir.path / "checkpoint-6", run.model, kIdentity); }),
+        const std::string another =
+            error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, run_of(kIdentity, "4567")); });
+        CHECK(has(another, "another base model"));
+        CHECK(has(another, "fingerprint 0123, this one has 4567"));
+        edit_json(dir.path / "checkpoint-5" / "trainer_state.json", [](json& j) { j.erase("base_model_fingerprint"); });
+        CHECK(load_checkpoint(dir.path / "checkpoint-5", run.model, run_of(kIdentity, "4567")).base_fingerprint == "");
+        CHECK(has(error_of([&] { load_checkpoint(dir.path / "checkpoint-6", run.model, run_of(kIdentity)); }),
                   "checkpoint-6: is not a checkpoint"));
     }
 
@@ -136,7 +188,7 @@ TEST_SUITE("cpu") {
             fs::remove_all(bad);
             fs::copy(good, bad);
             damage();
-            const std::string error = error_of([&] { load_checkpoint(bad, fresh.model, kIdentity); });
+            const std::string error = error_of([&] { load_checkpoint(bad, fresh.model, run_of(kIdentity)); });
             CHECK(fresh.model.trained().read_weights(fresh.model.compute()) == before);
             CHECK(fresh.model.trained().read_applied_updates(fresh.model.compute()) == 0);
             return error;
@@ -167,7 +219,7 @@ TEST_SUITE("cpu") {
             CHECK(has(error_with(edit_state([&](json& j) { j[key] = json::array(); })), key));
         }
         CHECK(has(error_with(edit_state([](json& j) { j = json::array(); })), "trainer_state.json"));
-        CHECK(error_of([&] { load_checkpoint(good, fresh.model, kIdentity); }) == "");
+        CHECK(error_of([&] { load_checkpoint(good, fresh.model, run_of(kIdentity)); }) == "");
     }
 
     TEST_CASE("checkpoint: last is the highest complete one, and the oldest are removed beyond the limit") {

@@ -7,8 +7,8 @@
 #include "data/json_file.h"
 #include "tests/tiny_model.h"
 #include "train/adapter_files.h"
-#include "train/checkpoint_files.h"
 #include "train/export.h"
+#include "train/model_files.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -410,7 +410,7 @@ TEST_SUITE("cpu") {
         FreshDirectory dir;
         const auto check = [&](const ModelConfig& config) {
             CAPTURE(describe(config));
-            write_model_config(config, dir.path / "out.json", "bfloat16");
+            put(dir.path / "out.json", model_config_json(config, "bfloat16"));
             const ModelConfig back = read_model_config(dir.path / "out.json");
             CHECK(same(config, back));
             CHECK(back.notices.empty());

@@ -6,10 +6,13 @@
 // the bits. The toy's mathematics are host loops, so this is for the CPU backend; test_offload_copies.cpp is for both.
 #if !defined(SLABSTREAM_CUDA)
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -22,9 +25,13 @@
 #include "offload/host_slabs.h"
 #include "offload/layer_offload_manager.h"
 #include "offload/stream_schedule.h"
+#include "tests/temporary_files.h"
 
 using namespace slab;
 using namespace slab::offload;
+using slab::test::content;
+using slab::test::FreshDirectory;
+using slab::test::has;
 
 namespace {
 
@@ -71,6 +78,27 @@ class PoisoningSource final : public SlabSource {
 
   private:
     SlabSource& inner_;
+};
+
+// What is printed on standard error while it lives.
+class CapturedErrors {
+  public:
+    CapturedErrors() {
+        std::fflush(stderr);
+        const int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        dup2(file, STDERR_FILENO);
+        close(file);
+    }
+    ~CapturedErrors() {
+        dup2(before_, STDERR_FILENO);
+        close(before_);
+    }
+    std::string text() const { return content(path_); }
+
+  private:
+    FreshDirectory directory_;
+    std::filesystem::path path_ = directory_.path / "stderr";
+    int before_ = dup(STDERR_FILENO);
 };
 
 constexpr size_t kState = 8;  // floats
@@ -722,6 +750,7 @@ TEST_SUITE("cpu") {
         } source;
         Device device({.threads = 1});
         Stream compute(device, "compute"), transfer(device, "transfer");
+        const CapturedErrors last_words;  // of the manager, which cannot know that all was reported below
         LayerOffloadManager m(source, {}, compute, transfer, device);
         m.attach();
         source.failing = 2;
@@ -739,6 +768,30 @@ TEST_SUITE("cpu") {
         CHECK_THROWS_WITH_AS(compute.synchronize(), doctest::Contains("read of a slab"), std::runtime_error);
         CHECK(visited == 2);  // layers 0 and 1; nothing from the slot that the failed read was to fill
         CHECK_THROWS_AS(transfer.synchronize(), std::runtime_error);
+    }
+
+    TEST_CASE("offload: an error that nobody was told of is printed at the manager's end, another one is not") {
+        for (const bool reported : {false, true}) {
+            CAPTURE(reported);
+            const CapturedErrors said;
+            {
+                Toy toy(4);
+                Stream compute(toy.device, "compute"), transfer(toy.device, "transfer");
+                try {
+                    LayerOffloadManager m(toy.source, {}, compute, transfer, toy.device);
+                    m.attach();
+                    compute.host_function("visit", [] { throw std::runtime_error("a wrong number"); });
+                    Event done(toy.device);
+                    done.record(compute);
+                    if (reported) done.synchronize();
+                } catch (const std::runtime_error& error) {
+                    CHECK(has(error.what(), "a wrong number"));
+                }
+            }
+            const std::string text = said.text();
+            CHECK(has(text, "a wrong number") == !reported);
+            CHECK(text.find("a wrong number") == text.rfind("a wrong number"));
+        }
     }
 }
 

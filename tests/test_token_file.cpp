@@ -88,7 +88,7 @@ TEST_SUITE("cpu") {
         }
     }
 
-    TEST_CASE("token file: a mapped file outlives its replacement, and copies and moves read the same") {
+    TEST_CASE("token file: an open file outlives its replacement, and copies and moves read the same") {
         FreshDirectory dir;
         const fs::path path = dir.path / "t.bin";
         write_token_file(path, std::vector<uint32_t>{1, 2, 3});
@@ -99,6 +99,27 @@ TEST_SUITE("cpu") {
         CHECK(copy.token(2) == 3);
         CHECK(moved.token(1) == 2);
         CHECK(TokenFile(path).token(0) == 9);
+    }
+
+    TEST_CASE("token file: one that is cut short or written to in place is an error at the next read, not a crash") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin";
+        for (const bool mask : {false, true}) {
+            CAPTURE(mask);
+            const std::vector<uint32_t> tokens(300000, 70000);  // longer than a piece of a scan
+            write_token_file(path, tokens, std::vector<uint8_t>(tokens.size(), mask_target | mask_document_start));
+            const TokenFile file(path);
+            CHECK(file.token(299999) == 70000);
+            CHECK(file.is_target(299999));
+            const fs::path changed = mask ? dir.path / "t.mask" : path;
+            fs::resize_file(changed, 1024 + 1000);
+            std::vector<uint32_t> got(tokens.size());
+            std::vector<uint8_t> bits(tokens.size());
+            const std::string error = error_of([&] { file.read(0, tokens.size(), got.data(), bits.data()); });
+            CHECK(has(error, changed.string() + (mask ? ": mask: " : ": tokens: ")));
+            CHECK(has(error, "stopped at offset 2024: the file has become shorter since it was opened"));
+            CHECK(has(error_of([&] { file.content_hash(); }), "become shorter"));
+        }
     }
 
     TEST_CASE("token file: cut at every length around the header, and longer than it says") {
@@ -177,7 +198,7 @@ TEST_SUITE("cpu") {
         CHECK(has(message(raw_file(0x736c626d, 1, 4, "\1\1\1\1")), "in big-endian byte order"));
         fs::remove(mask);
         fs::create_symlink("nowhere", mask);
-        CHECK(has(reading_error(path), "t.mask: cannot be read: No such file"));
+        CHECK(has(reading_error(path), "t.mask: cannot be opened for reading: No such file"));
         fs::remove(mask);
         CHECK(reading_error(path).empty());
     }
@@ -281,11 +302,12 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("token file: what is no file") {
         FreshDirectory dir;
-        CHECK(has(reading_error(dir.path / "missing.bin"), "missing.bin: cannot be read: No such file or directory"));
-        CHECK(has(reading_error(dir.path), "Is a directory"));
-        CHECK(has(reading_error("/dev/zero"), "cannot be read"));
+        CHECK(has(reading_error(dir.path / "missing.bin"),
+                  "missing.bin: cannot be opened for reading: No such file or directory"));
+        CHECK(has(reading_error(dir.path), "is a directory"));
+        CHECK(has(reading_error("/dev/zero"), "is no regular file"));
         REQUIRE(mkfifo((dir.path / "pipe").c_str(), 0600) == 0);
-        CHECK(has(reading_error(dir.path / "pipe"), "cannot be read"));
+        CHECK(has(reading_error(dir.path / "pipe"), "is no regular file"));
     }
 
     TEST_CASE("token file: the mask's name") {

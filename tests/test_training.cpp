@@ -1,6 +1,7 @@
 // Whole runs of train_gpt on tiny models: what is written and said, stopping and resuming, steps that cannot be taken,
 // and the same bits from every way to place the layers.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -44,15 +45,24 @@ json event_of(const fs::path& run, const std::string& event) {
     return {};
 }
 
-// Raises `flag` once the text has been written and flushed: Ctrl-C after a given step.
-struct InterruptAfter : std::stringbuf {
+// Does something once the text has been written and flushed.
+struct DoAfter : std::stringbuf {
     std::string text;
-    std::atomic<bool> flag{false};
-    explicit InterruptAfter(std::string t) : text(std::move(t)) {}
+    std::function<void()> action;
+    bool done = false;
+    DoAfter(std::string t, std::function<void()> a) : text(std::move(t)), action(std::move(a)) {}
     int sync() override {
-        if (str().find(text) != std::string::npos) flag = true;
+        if (!done && str().find(text) != std::string::npos) {
+            done = true;
+            action();
+        }
         return 0;
     }
+};
+// Ctrl-C after a given step.
+struct InterruptAfter : DoAfter {
+    std::atomic<bool> flag{false};
+    explicit InterruptAfter(std::string t) : DoAfter(std::move(t), [this] { flag = true; }) {}
 };
 
 using Flags = std::map<std::string, std::string>;
@@ -352,6 +362,91 @@ TEST_SUITE("cpu") {
         CHECK(has(error, "--sample"));
         CHECK(has(error, "40 positions"));
         CHECK_FALSE(fs::exists(bench.run_dir("long")));
+    }
+
+    TEST_CASE(
+        "training: a step interrupted between its micro-batches, or short of data, is dropped and changes no bit") {
+        const TinyBase base("llama", 4);
+        for (const ModelSettings& settings :
+             {tiny_settings(0.2f), streamed(tiny_settings(0.2f), 1, 2), streamed(tiny_full_settings(2), 1, 2)}) {
+            TinyRun plain(base, settings), run(base, settings);
+            const Outcome want = train_steps(plain, 3, 4);
+            Outcome got;
+            train_steps(got, run, 0, 1, 4);
+            const std::vector<MicroBatch> data = tiny_step_data(base.config, 1, 4);
+            uint64_t made = 0, asked = 0;
+            const auto batch = [&](uint64_t i) {
+                ++made;
+                return data[i];
+            };
+            const auto asked_for = [&](uint64_t times) { return [&, times] { return ++asked > times; }; };
+            for (const uint64_t times : {0, 2, 4, 5, 7}) {  // four questions while targets are counted, then four more
+                made = asked = 0;
+                CHECK_FALSE(run.loop.enqueue(4, batch, tiny_step(), asked_for(times)).has_value());
+                CHECK(made == times);
+                CHECK(run.loop.pending() == 0);
+            }
+            made = 0;
+            const auto failing = [&](uint64_t i) {
+                if (++made == 7) throw std::runtime_error("no more data");
+                return data[i];
+            };
+            CHECK_THROWS_AS(run.loop.enqueue(4, failing, tiny_step(), [] { return false; }), std::runtime_error);
+            CHECK(made == 7);
+            CHECK(run.loop.pending() == 0);
+            train_steps(got, run, 1, 2, 4);
+            CHECK(first_difference(run.layout.trained, got, want) == "");
+        }
+    }
+
+    TEST_CASE("training: data cut short in place, or written to, ends the run with its steps saved") {
+        const Bench bench;
+        const Flags usual = {{"--max-steps", "6"}};
+        bench.run_well("plain", usual);
+        const fs::path data = bench.dir.path / "train.bin";
+        const std::string whole = content(data);
+        const auto cut = [&] { fs::resize_file(data, whole.size() / 2); };
+        const auto write_to = [&] {
+            put(data, whole);
+            fs::last_write_time(data, fs::last_write_time(data) + std::chrono::hours(1));
+        };
+        for (const auto& [name, action, why] :
+             {std::tuple("cut", std::function<void()>(cut), "become shorter since it was opened"),
+              std::tuple("written", std::function<void()>(write_to), "was written to since it was opened")}) {
+            CAPTURE(name);
+            DoAfter screen("step 2/6", action);
+            std::ostream out(&screen);
+            const Program program = run_train_gpt(bench.arguments(name, usual), std::atomic<bool>{false}, out);
+            CHECK(program.code == 1);
+            CHECK(has(program.error, data.string() + ": tokens: "));
+            CHECK(has(program.error, why));
+            CHECK(has(program.error, "The run ends after step 3, of which a checkpoint is saved"));
+            put(data, whole);
+            Flags second = usual;
+            second.insert({{"--resume-from-checkpoint", "last"}});
+            bench.run_well(name, second);
+            CHECK(bench.adapter(name) == bench.adapter("plain"));
+        }
+    }
+
+    TEST_CASE("training: going on with another base of the same shape is refused, and without knowing it is said") {
+        const Bench bench;
+        bench.run_well("a", {{"--max-steps", "2"}});
+        const Flags on = {{"--max-steps", "2"}, {"--resume-from-checkpoint", "last"}};
+        bench.run_well("a", on);
+        write_tiny_model(bench.base.files.path, bench.base.config,
+                         [](const TensorSpec& spec, std::vector<float>& values) {
+                             if (spec.role == Role::down_weight)
+                                 for (float& x : values) x = -x;
+                         });
+        CHECK(has(bench.run("a", on).error, "made on another base model than --base-model now names"));
+        const fs::path state = bench.run_dir("a") / "checkpoint-2" / "trainer_state.json";
+        json j = json::parse(content(state));
+        j.erase("base_model_fingerprint");
+        put(state, j.dump());
+        const Program earlier = bench.run("a", on);
+        CHECK(earlier.code == 0);
+        CHECK(has(earlier.out, "does not say which base model it was made on"));
     }
 
     TEST_CASE("training: an interrupted evaluation stops at once and reports nothing") {

@@ -103,7 +103,7 @@ inline void write_tiny_model(
             writer.add(part.key, train::stored_shape(spec, part), values[next++].data());
         }
     writer.write(directory / "model.safetensors");
-    train::write_model_config(config, directory / "config.json");
+    put(directory / "config.json", train::model_config_json(config, "float32"));
 }
 
 struct TinyBase {

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cinttypes>
 #include <cmath>
 #include <numbers>
 #include <set>
 #include <stdexcept>
 
 #include "kernels/philox.h"
+#include "train/text.h"
 
 namespace slab::train {
 
@@ -63,6 +65,36 @@ T stored(float value) {
         return value;
 }
 
+// FNV-1a, 64 bits.
+class Hash {
+  public:
+    void add(const void* bytes, size_t count) {
+        for (size_t i = 0; i < count; ++i) value_ = (value_ ^ static_cast<const unsigned char*>(bytes)[i]) * kPrime;
+    }
+    void add(const std::string& text) {
+        add(text.c_str(), text.size() + 1);
+    }  // with its end: "ab", "c" is not "a", "bc"
+    std::string text() const { return format_text("%016" PRIx64, value_); }
+
+  private:
+    static constexpr uint64_t kPrime = 0x100000001b3;
+    uint64_t value_ = 0xcbf29ce484222325;
+};
+
+constexpr size_t kSamples = 16, kSampleBytes = 256;
+
+// What config.json says that changes results and shows in no tensor's shape.
+std::string numbers_of(const ModelConfig& c) {
+    const RotaryScaling& s = c.rope_scaling;
+    std::string text = format_text("%s %d heads of %d, %d for keys and values, eps %.9g", family_name(c.family), c.NH,
+                                   c.HD, c.NKV, c.norm_eps);
+    if (c.rotary) text += format_text(", rotary %.9g", c.rope_theta);
+    if (s.llama3)
+        text += format_text(", llama3 %.9g %.9g %.9g %d", s.factor, s.low_freq_factor, s.high_freq_factor,
+                            s.original_max_position_embeddings);
+    return text;
+}
+
 // A tensor's place in the stream of random numbers, by name, so that layers can be drawn in any order.
 uint32_t name_hash(const std::string& name) {
     uint32_t hash = 2166136261u;
@@ -88,6 +120,39 @@ BaseWeights BaseWeights::from_files(const std::filesystem::path& directory_or_fi
                                      "\" is not part of a " + family_name(config.family) +
                                      " model as config.json describes it (or is there twice, under two spellings)");
     return weights;
+}
+
+std::string BaseWeights::fingerprint(const ModelConfig& config) const {
+    Hash hash;
+    hash.add(numbers_of(config));
+    std::array<std::byte, kSampleBytes> sample;
+    // read(first_byte, dst, bytes) gives a tensor's bytes as they are stored.
+    const auto add = [&](const TensorPart& part, const std::string& type, const std::vector<size_t>& shape,
+                         size_t tensor_bytes, const auto& read) {
+        hash.add(part.key + " " + type + " " + shape_text(shape));
+        const size_t bytes = std::min(tensor_bytes, kSampleBytes), last_byte = tensor_bytes - bytes;
+        for (size_t i = 0; i < kSamples; ++i) {
+            read(last_byte / (kSamples - 1) * i, sample.data(), bytes);
+            hash.add(sample.data(), bytes);
+        }
+    };
+    if (!files_ && !gguf_) return hash.text();
+    const auto add_part = [&](const TensorPart& part) {
+        if (gguf_) {
+            const data::GgufTensor& tensor = gguf_->tensor_of(part.key);
+            add(part, data::info_of(tensor.type).name, tensor.shape, tensor.bytes,
+                [&](size_t first, void* dst, size_t bytes) { gguf_->file().read(tensor, first, dst, bytes); });
+            return;
+        }
+        const std::string name = files_->resolve(key_spellings(part.key));
+        const SafetensorsFile& file = files_->file_of(name);
+        const SafetensorsEntry& entry = file.at(name);
+        add(part, dtype_name(entry.dtype), entry.shape, entry.bytes,
+            [&](size_t first, void* dst, size_t bytes) { file.read_bytes(name, first, dst, bytes); });
+    };
+    for (const auto& spec : all_tensors(config))
+        for (const auto& part : spec.parts) add_part(part);
+    return hash.text();
 }
 
 BaseWeights BaseWeights::random(uint64_t seed, const ModelConfig& config) {

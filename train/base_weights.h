@@ -8,14 +8,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
+#include <string>
 #include <vector>
 
 #include "kernels/real.h"
 #include "kernels/thread_pool.h"
-#include "train/checkpoint_files.h"
 #include "train/gguf_weights.h"
 #include "train/model_config.h"
+#include "train/model_files.h"
 #include "train/tensor_table.h"
 
 namespace slab::train {
@@ -31,6 +31,11 @@ class BaseWeights {
     // All parts of the tensor, in our orientation [rows, cols], into dst; in pieces, on the pool's threads.
     template <class T>
     void read(const TensorSpec& spec, T* dst, ThreadPool& pool);
+
+    // A number, as text, that another base almost surely does not have: over each tensor's name, type, shape and bytes
+    // taken at places spread evenly over it, a few KiB of each. The same however the tensors are spread over files. Of
+    // random weights, whose seed says it all, and of any others with what config.json says beside the shapes.
+    std::string fingerprint(const ModelConfig& config) const;
 
     // Values that the build's number type could not hold exactly, over all reads so far (F16 into bf16).
     size_t inexact_elems() const { return inexact_elems_; }

@@ -14,6 +14,7 @@
 #include "data/atomic_file.h"
 #include "data/json_file.h"
 #include "train/adapter_files.h"
+#include "train/model_directory.h"
 #include "train/safetensors.h"
 
 namespace slab::train {
@@ -95,7 +96,8 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
     for (int l = 0; l < layout.config.L; ++l)
         for (const auto& spec : layout.layer_specs[l]) add(spec, layout.full_index[l]);
     writer.write(directory / kModelFile);
-    write_model_config(layout.config, directory / "config.json");
+    data::write_file_atomically(directory / "config.json", context.config_json);
+    copy_into(directory, context.companions);
 }
 
 // best_*: the Trainer's names. A loss that is no number is not written: after resuming it counts as never seen.
@@ -112,7 +114,8 @@ json state_json(const TrainerState& state) {
             {"next_sample", state.next_sample},
             {"applied_updates", state.applied_updates},
             {"bad_steps_in_row", state.bad_steps_in_row},
-            {"identity", state.identity}};
+            {"identity", state.identity},
+            {"base_model_fingerprint", state.base_fingerprint}};
 }
 
 // A count as state_json wrote it. nlohmann's own conversion would take -1, 2.5 and true for counts too.
@@ -160,6 +163,7 @@ TrainerState read_state(const fs::path& file) {
     state.first_eval = read_evaluation(file, j, "first_eval_step", "first_eval_loss");
     state.best_eval = read_evaluation(file, j, "best_global_step", "best_metric");
     state.best_checkpoint = read_text(file, j, "best_model_checkpoint");
+    state.base_fingerprint = read_text(file, j, "base_model_fingerprint");
     try {
         state.identity = j.at("identity").get<std::map<std::string, std::string>>();
     } catch (const json::exception&) {
@@ -190,24 +194,31 @@ void save_checkpoint(const fs::path& directory, Model& model, const SaveContext&
     staged.commit();
 }
 
-TrainerState load_checkpoint(const fs::path& directory, Model& model,
-                             const std::map<std::string, std::string>& identity) {
+TrainerState load_checkpoint(const fs::path& directory, Model& model, const TrainerState& run) {
     if (!fs::is_directory(directory))
         throw std::runtime_error(directory.string() +
                                  ": is not a checkpoint directory; wanted output-dir/checkpoint-N, or last");
     const TrainerState state = read_state(directory / kStateFile);
-    for (const auto& [flag, value] : identity) {
+    const std::string file = (directory / kStateFile).string();
+    for (const auto& [flag, value] : run.identity) {
         const auto then = state.identity.find(flag);
         if (then == state.identity.end() || then->second != value)
             throw std::runtime_error(
-                (directory / kStateFile).string() + ": the run was made with " + flag + " " +
+                file + ": the run was made with " + flag + " " +
                 (then == state.identity.end() ? "unset" : then->second) + ", this one has " + value +
                 "; resume with the same value, or start a new run (--adapter-in takes over an adapter)");
     }
     for (const auto& [flag, value] : state.identity)
-        if (!identity.count(flag))
-            throw std::runtime_error((directory / kStateFile).string() + ": the run was made with " + flag + " " +
-                                     value + ", this one has none; resume with the same flags");
+        if (!run.identity.count(flag))
+            throw std::runtime_error(file + ": the run was made with " + flag + " " + value +
+                                     ", this one has none; resume with the same flags");
+    if (!state.base_fingerprint.empty() && state.base_fingerprint != run.base_fingerprint)
+        throw std::runtime_error(file +
+                                 ": the run was made on another base model than --base-model now names, with "
+                                 "other weights or another config.json (fingerprint " +
+                                 state.base_fingerprint + ", this one has " + run.base_fingerprint +
+                                 "); resume with the base of then, or start a new run (--adapter-in takes over an "
+                                 "adapter)");
     const TrainedTable& table = model.layout().trained;
     const bool lora = model.layout().settings.lora.has_value();
     const std::vector<float> weights = read_trained(directory / (lora ? kAdapterFile : kModelFile), table, "", !lora);

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "train/base_weights.h"
 #include "train/model.h"
@@ -35,13 +36,18 @@ struct TrainerState {
     std::string best_checkpoint;  // directory of best_eval
     // What must be the same for a resumed run to be the continuation of this one, flag by flag.
     std::map<std::string, std::string> identity;
+    // BaseWeights::fingerprint of the base; empty when it was read from a checkpoint that was made before there was
+    // one.
+    std::string base_fingerprint;
 };
 
 // What the saved model needs beside the trained tensors.
 struct SaveContext {
     const ModelLayout& layout;
-    BaseWeights& weights;    // frozen tensors, when layers are trained in full
-    std::string base_model;  // for adapter_config.json
+    BaseWeights& weights;                           // frozen tensors, when layers are trained in full
+    std::string base_model;                         // its name, for adapter_config.json
+    std::string config_json;                        // of a whole model, in float32
+    std::vector<std::filesystem::path> companions;  // the base's files that belong beside a whole model, copied there
 };
 
 // The trained result alone into an existing directory: an adapter, or a whole Hugging Face model.
@@ -51,9 +57,9 @@ void save_result(const std::filesystem::path& directory, Model& model, const Sav
 void save_checkpoint(const std::filesystem::path& directory, Model& model, const SaveContext& context,
                      TrainerState state);
 
-// Throws std::runtime_error naming file and tensor; `identity` differences name the flag and both values.
-TrainerState load_checkpoint(const std::filesystem::path& directory, Model& model,
-                             const std::map<std::string, std::string>& identity);
+// Throws std::runtime_error naming file and tensor; differences from `run`'s identity name the flag and both values,
+// another base is called so. Of `run` only these two are looked at.
+TrainerState load_checkpoint(const std::filesystem::path& directory, Model& model, const TrainerState& run);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);
 // The step in a checkpoint's name; -1 when the name is no checkpoint's.

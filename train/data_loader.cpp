@@ -52,15 +52,18 @@ uint64_t DataLoader::row_of(uint64_t sample) {
     return first_row_ + order_[place];
 }
 
-void DataLoader::append_row(MicroBatch& batch, uint64_t row) const {
-    const size_t begin = static_cast<size_t>(row) * T_;
+void DataLoader::append_row(MicroBatch& batch, uint64_t row) {
+    const size_t T = static_cast<size_t>(T_);
+    row_tokens_.resize(T + 1);
+    row_bits_.resize(T + 1);
+    file_.read(static_cast<size_t>(row) * T, T + 1, row_tokens_.data(), row_bits_.data());
     int32_t doc_start = 0;
     for (int t = 0; t < T_; ++t) {
-        const size_t at = begin + t;
-        if (t > 0 && file_.starts_document(at)) doc_start = t;
-        batch.tokens.push_back(static_cast<int32_t>(file_.token(at)));
-        const bool is_target = file_.is_target(at + 1) && !file_.starts_document(at + 1);
-        batch.targets.push_back(is_target ? static_cast<int32_t>(file_.token(at + 1)) : kIgnoreTarget);
+        if (t > 0 && (row_bits_[t] & data::mask_document_start)) doc_start = t;
+        batch.tokens.push_back(static_cast<int32_t>(row_tokens_[t]));
+        const bool is_target =
+            (row_bits_[t + 1] & (data::mask_target | data::mask_document_start)) == data::mask_target;
+        batch.targets.push_back(is_target ? static_cast<int32_t>(row_tokens_[t + 1]) : kIgnoreTarget);
         if (file_.has_mask()) batch.doc_start.push_back(doc_start);
     }
 }

@@ -32,14 +32,16 @@ class DataLoader {
 
   private:
     uint64_t row_of(uint64_t sample);
-    void append_row(MicroBatch& batch, uint64_t row) const;
+    void append_row(MicroBatch& batch, uint64_t row);
 
     data::TokenFile file_;
     int T_;
     uint64_t seed_, first_row_, rows_ = 0;
     bool shuffle_;
     uint64_t order_epoch_ = UINT64_MAX;
-    std::vector<uint32_t> order_;  // [rows] of order_epoch_
+    std::vector<uint32_t> order_;       // [rows] of order_epoch_
+    std::vector<uint32_t> row_tokens_;  // [T + 1] of the row being looked at
+    std::vector<uint8_t> row_bits_;     // [T + 1]
 };
 
 }  // namespace slab::train

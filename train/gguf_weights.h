@@ -38,9 +38,10 @@ class GgufWeights {
     ReadReport read_rows(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows, T* dst) const;
 
     const data::GgufFile& file() const { return file_; }
+    // The tensor that transformers calls `key`; throws when there is none.
+    const data::GgufTensor& tensor_of(const std::string& key) const;
 
   private:
-    const data::GgufTensor& tensor_of(const std::string& key) const;
     // Elements of whole blocks from stored row first_row on, decoded and finite, into wide [rows x the row's elements].
     void decode_rows(const data::GgufTensor& tensor, size_t first_row, size_t rows, float* wide) const;
 

@@ -10,6 +10,8 @@ namespace slab::train {
 
 namespace {
 
+constexpr int kShortestAdvised = 8;  // tokens a row: fewer is no training
+
 size_t planned_bytes(const ModelConfig& config, const ModelSettings& settings) {
     return make_layout(config, settings).device_bytes();
 }
@@ -65,7 +67,7 @@ std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budg
     add(changed);
     changed.B = 1;
     add(changed);
-    for (changed.T /= 2; changed.T >= 64; changed.T /= 2) add(changed);
+    for (changed.T /= 2; changed.T >= kShortestAdvised; changed.T /= 2) add(changed);
     std::string text;
     int found = 0;
     for (const auto& change : changes) {

@@ -12,10 +12,9 @@
 #include "data/atomic_file.h"
 #include "data/gguf.h"
 #include "data/input_file.h"
-#include "data/json_file.h"
-#include "data/tokenizer.h"
 #include "train/base_weights.h"
 #include "train/export.h"
+#include "train/model_directory.h"
 #include "train/safetensors.h"
 
 namespace slab::train {
@@ -36,11 +35,6 @@ struct OutTensor {
 std::optional<DType> parse_dtype(const std::string& name) {
     if (name.empty()) return std::nullopt;
     return name == "f32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::f16;
-}
-
-// transformers' name of it, for config.json.
-const char* config_dtype(DType dtype) {
-    return dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
 }
 
 void require_no_content(const fs::path& out) {
@@ -79,31 +73,14 @@ void add_adapter(float* stored, bool transposed, const AdapterModule& m, size_t 
     });
 }
 
-// config.json of the base, key for key; only the type is another when another was asked for.
-void copy_config(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
-    if (!dtype) {
-        data::copy_file_atomically(from, to);
-        return;
-    }
-    data::read_json_file(from);  // checks it
-    const data::InputFile file(from);
-    std::string text(file.size_bytes(), '\0');
-    file.read(0, text.data(), text.size(), "JSON text");
-    auto config = nlohmann::ordered_json::parse(text);
-    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = config_dtype(*dtype);
-    data::write_file_atomically(to, config.dump(2) + "\n");
-}
-
 // Where the tensors of the output come from.
 class Source {
   public:
     virtual ~Source() = default;
-    // All tensors in their order; dtype: of weights, if it is to be another than the base's.
+    // All tensors in their order; dtype: of weights, if it is to be another than the base's, as a GGUF file's must.
     virtual std::vector<OutTensor> plan(std::optional<DType> dtype) const = 0;
     // The bytes of one, called in that order, into dst [t.bytes].
     virtual void make(const OutTensor& t, std::byte* dst) = 0;
-    // config.json and what else belongs beside the weights, into the directory; returns what was copied.
-    virtual std::vector<fs::path> write_beside(const fs::path& out, std::optional<DType> dtype) const = 0;
 };
 
 // Adapter and rounding of a tensor in float32 as stored, wide [t.shape].
@@ -155,16 +132,6 @@ class FilesSource : public Source {
         finish_tensor(t, wide.data(), wide.size(), config_.family == Family::gpt2, adapter_, pool_, file.path(), dst);
     }
 
-    // config.json key for key, the tokenizer, and how to generate.
-    std::vector<fs::path> write_beside(const fs::path& out, std::optional<DType> dtype) const override {
-        copy_config(files_.directory() / "config.json", out / "config.json", dtype);
-        std::vector<fs::path> copied = data::tokenizer_files(files_.directory());
-        if (const fs::path generation = files_.directory() / "generation_config.json"; fs::exists(generation))
-            copied.push_back(generation);
-        for (const fs::path& file : copied) data::copy_file_atomically(file, out / file.filename());
-        return copied;
-    }
-
   private:
     ModelFiles files_;
     const ModelConfig& config_;
@@ -199,7 +166,7 @@ class DecodedSource : public Source {
         std::vector<OutTensor> tensors;
         for (const TensorSpec& spec : specs_)
             for (const TensorPart& part : spec.parts) {
-                OutTensor t{part.key, dtype.value_or(kDecodedDType), stored_shape(spec, part)};
+                OutTensor t{part.key, dtype.value(), stored_shape(spec, part)};
                 if (const auto found = adapter_of.find(part.key); found != adapter_of.end()) t.adapter = found->second;
                 t.bytes = part.rows * spec.cols * dtype_bytes(t.dtype);
                 tensors.push_back(std::move(t));
@@ -225,14 +192,7 @@ class DecodedSource : public Source {
         finish_tensor(t, wide.data(), elems, spec.transposed, adapter_, pool_, path_, dst);
     }
 
-    std::vector<fs::path> write_beside(const fs::path& out, std::optional<DType> dtype) const override {
-        write_model_config(config_, out / "config.json", config_dtype(dtype.value_or(kDecodedDType)));
-        return {};
-    }
-
   private:
-    static constexpr DType kDecodedDType =
-        DType::bf16;  // a type of blocks cannot be kept, and this loses least by size
     struct Place {
         const TensorSpec* spec;
         const TensorPart* part;
@@ -291,14 +251,17 @@ void write_index(const fs::path& directory, const std::vector<std::vector<OutTen
 MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const Adapter& adapter, const fs::path& out,
                           const MergeSettings& settings, ThreadPool& pool) {
     require_no_content(out);
-    const std::optional<DType> dtype = parse_dtype(settings.dtype);
+    std::optional<DType> dtype = parse_dtype(settings.dtype);
     std::unique_ptr<Source> source;
     if (data::is_gguf_file(base)) {
+        if (!dtype) dtype = DType::bf16;  // a type of blocks cannot be kept, and this loses least by size
         source = std::make_unique<DecodedSource>(base, config, adapter, pool);
     } else {
         BaseWeights::from_files(base, config);  // throws unless the files are exactly this model
         source = std::make_unique<FilesSource>(base, config, adapter, pool);
     }
+    const std::string config_json = config_json_for(base, config, dtype);
+    const std::vector<fs::path> beside = companions_of(base);
     const auto shards = split_shards(source->plan(dtype), settings.max_shard_bytes);
 
     MergeReport report;
@@ -318,8 +281,9 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
         writer.write(staged.staging() / shard_name(s, shards.size()));
     }
     if (shards.size() > 1) write_index(staged.staging(), shards);
-    for (const fs::path& file : source->write_beside(staged.staging(), dtype))
-        report.copied.push_back(file.filename().string());
+    data::write_file_atomically(staged.staging() / "config.json", config_json);
+    for (const fs::path& file : beside) report.copied.push_back(file.filename().string());
+    copy_into(staged.staging(), beside);
     staged.commit();
     return report;
 }

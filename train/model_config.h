@@ -63,8 +63,7 @@ size_t parameter_count(const ModelConfig& config);
 // One line: "llama, 4 layers, hidden 64, 4 heads of 16 (2 for keys and values), ..., 218.2 K parameters".
 std::string describe(const ModelConfig& config);
 
-// Writes (whole or not at all) a config.json that transformers 4 and 5 load. dtype is that of the weights beside it.
-void write_model_config(const ModelConfig& config, const std::filesystem::path& path,
-                        std::string_view dtype = "float32");
+// The text of a config.json that transformers 4 and 5 load. dtype is that of the weights beside it: "float32".
+std::string model_config_json(const ModelConfig& config, std::string_view dtype);
 
 }  // namespace slab::train

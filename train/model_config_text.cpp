@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "data/atomic_file.h"
 #include "train/json_section.h"
 #include "train/model_config.h"
 
@@ -108,7 +107,7 @@ std::string describe(const ModelConfig& c) {
     return text + count;
 }
 
-void write_model_config(const ModelConfig& config, const std::filesystem::path& path, std::string_view dtype) {
+std::string model_config_json(const ModelConfig& config, std::string_view dtype) {
     ordered_json out = {{"architectures", ordered_json::array({architecture(config.family)})},
                         {"model_type", family_name(config.family)},
                         {"torch_dtype", dtype},
@@ -121,7 +120,7 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
     } else {
         put_rotary_family(out, config);
     }
-    data::write_file_atomically(path, out.dump(2) + "\n");
+    return out.dump(2) + "\n";
 }
 
 }  // namespace slab::train

@@ -54,12 +54,14 @@ class Run {
     void evaluate(int64_t step);
     void consider_best(int64_t step);
     void sample(const char* when);
-    void enqueue_step();
+    MicroBatch batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows);
+    bool enqueue_step();
     void collect_one();
     void collect_all() {
         while (!in_flight_.empty()) collect_one();
     }
     [[noreturn]] void stop_at_bad_steps(int64_t step);
+    SaveContext save_context() { return {*layout_, *weights_, o_.base_model, config_json_, companions_}; }
     void write_checkpoint(int64_t step);
     bool save(int64_t step);
     void start_trace(int64_t step);
@@ -81,6 +83,8 @@ class Run {
     std::ostream& out_;
     const std::filesystem::path base_;  // where --base-model was found
     ModelConfig config_;
+    std::string config_json_;                        // with --adapter none, of the model that is saved
+    std::vector<std::filesystem::path> companions_;  // of the base's files, what is copied beside the result
     std::filesystem::path output_dir_;
     std::unique_ptr<data::Tokenizer> tokenizer_;  // with --sample
     std::vector<int32_t> prompt_;

@@ -30,7 +30,8 @@ nlohmann::json json_number(double value);
 // "step 120/600  loss 1.842  lr 1.9e-04  gnorm 0.61  2,310 tok/s  VRAM 10.80/11.40 GiB  ..."
 std::string step_line(const StepReport& report);
 
-// A log or a trace that cannot be written: worth ending a run for, but not worth its steps, which are saved first.
+// A log or a trace that cannot be written, or data that can no longer be read: worth ending a run for, but not worth
+// its steps, which are saved first.
 struct SideFileError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

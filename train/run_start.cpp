@@ -6,6 +6,7 @@
 
 #include "train/adapter_files.h"
 #include "train/base_tokenizer.h"
+#include "train/model_directory.h"
 #include "train/run.h"
 #include "train/sampler.h"
 #include "train/text.h"
@@ -113,6 +114,8 @@ void Run::load() {
                                  std::to_string(steps_) + "; name steps of the run");
     // All that can be wrong with the base is found before the run directory is touched.
     weights_ = o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(base_, config_);
+    if (!layout_->settings.lora) config_json_ = config_json_for(base_, config_, DType::f32);
+    companions_ = layout_->settings.lora ? tokenizer_files_of(base_) : companions_of(base_);
     output_dir_ = o_.output_dir;
     std::error_code error;
     fs::create_directories(output_dir_, error);
@@ -185,11 +188,18 @@ void Run::adopt_evaluations() {
 
 void Run::restore() {
     state_.identity = identity_of(o_, *layout_, steps_, *data_.train);
+    state_.base_fingerprint = weights_->fingerprint(config_);
     if (!o_.resume_from_checkpoint.empty()) {
         std::optional<fs::path> from =
             o_.resume_from_checkpoint == "last" ? last_checkpoint(output_dir_) : fs::path(o_.resume_from_checkpoint);
         if (from) {
-            state_ = load_checkpoint(*from, *model_, state_.identity);
+            const std::string fingerprint = state_.base_fingerprint;
+            state_ = load_checkpoint(*from, *model_, state_);
+            if (state_.base_fingerprint.empty())
+                out_ << "note: " << from->string()
+                     << " does not say which base model it was made on (an earlier version wrote it); this run takes "
+                        "--base-model to be it\n";
+            state_.base_fingerprint = fingerprint;
             adopt_checkpoint(*from);
             out_ << "resumed from " << from->string() << " after step " << state_.step << "\n";
         } else {

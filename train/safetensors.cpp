@@ -372,6 +372,13 @@ void SafetensorsFile::read_raw(std::string_view name, DType dtype, void* dst) co
     file_.read(entry.offset_bytes, dst, entry.bytes, "tensor " + data::quote(name));
 }
 
+void SafetensorsFile::read_bytes(std::string_view name, size_t first_byte, void* dst, size_t bytes) const {
+    const SafetensorsEntry& entry = at(name);
+    if (first_byte > entry.bytes || bytes > entry.bytes - first_byte)
+        throw std::out_of_range(path().string() + ": bytes beyond tensor " + data::quote(name));
+    file_.read(entry.offset_bytes + first_byte, dst, bytes, "tensor " + data::quote(name));
+}
+
 bool store_as(DType dtype, const float* values, size_t count, std::byte* dst) {
     if (dtype == DType::f32) {
         std::memcpy(dst, values, count * sizeof(float));

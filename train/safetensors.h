@@ -87,6 +87,8 @@ class SafetensorsFile {
 
     // The tensor's bytes as they are into dst [at(name).bytes]; it must be stored as `dtype`.
     void read_raw(std::string_view name, DType dtype, void* dst) const;
+    // Of these bytes [first_byte, first_byte + bytes), which lie within them.
+    void read_bytes(std::string_view name, size_t first_byte, void* dst, size_t bytes) const;
 
   private:
     // Elements first_elem .. +count of the entry, which must be a floating type, into wide [count]; finite or throws.

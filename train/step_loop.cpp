@@ -53,34 +53,49 @@ StepLoop::~StepLoop() {
     }
 }
 
-size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
+std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                        const StepSettings& settings, const std::function<bool()>& interrupted) {
     if (free_.empty()) throw std::logic_error("collect() the results of earlier steps first");
     Stream& stream = model_.compute();
-    auto slot = std::move(free_.back());
-    free_.pop_back();
-    slot->result = {};
-    size_t read_back_bytes = 0;
-    for (const auto& batch : micro_batches) {
-        slot->result.targets += batch.target_count();
-        slot->result.tokens += batch.tokens.size();
+    StepResult result;
+    for (uint64_t i = 0; i < count; ++i) {
+        if (interrupted()) return std::nullopt;
+        const MicroBatch next = batch(i);
+        result.targets += next.target_count();
+        result.tokens += next.tokens.size();
     }
-    if (slot->result.targets != 0) {
+    ReadBack& slot = *free_.back();
+    size_t read_back_bytes = 0;
+    if (result.targets != 0) {
         model_.begin_step();
-        const float dloss = 1.0f / static_cast<float>(slot->result.targets);
+        const float dloss = 1.0f / static_cast<float>(result.targets);
         StreamingScope scope(model_.offload(), model_.layout().training_visits());
-        for (const auto& batch : micro_batches) model_.forward_backward(batch, dloss);
+        for (uint64_t i = 0; i < count; ++i) {
+            if (interrupted()) {
+                scope.finish();
+                return std::nullopt;
+            }
+            model_.forward_backward(batch(i), dloss);
+        }
         scope.finish();
         if (settings.update)
             model_.trained().update(settings.adamw, settings.max_grad_norm, model_.train_loss_sum(), stream);
         read_back_bytes = sizeof(double) + (settings.update ? sizeof(OptimizerControl) : 0);
-        copy_async(slot->buffer.data(), model_.train_loss_sum(), sizeof(double), CopyKind::device_to_host, stream);
+        copy_async(slot.buffer.data(), model_.train_loss_sum(), sizeof(double), CopyKind::device_to_host, stream);
         if (settings.update)
-            copy_async(slot->buffer.data() + kControlOffset, model_.trained().control(), sizeof(OptimizerControl),
+            copy_async(slot.buffer.data() + kControlOffset, model_.trained().control(), sizeof(OptimizerControl),
                        CopyKind::device_to_host, stream);
-        slot->arrived->record(stream);
+        slot.arrived->record(stream);
     }
-    pending_.push_back(std::move(slot));
+    slot.result = result;
+    pending_.push_back(std::move(free_.back()));
+    free_.pop_back();
     return read_back_bytes;
+}
+
+size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
+    const auto batch = [&](uint64_t i) { return micro_batches[i]; };
+    return *enqueue(micro_batches.size(), batch, settings, [] { return false; });
 }
 
 StepResult StepLoop::collect() {

@@ -52,8 +52,14 @@ class StepLoop {
     explicit StepLoop(Model& model);
     ~StepLoop();  // waits for results still on their way
 
-    // Enqueues one step over the micro-batches, in their order. With no targets at all nothing is enqueued.
-    // Returns the bytes that it sends back to the host: loss and control, nothing else ever.
+    // Enqueues one step over `count` micro-batches, in their order. batch(i) makes the i-th, twice: its targets are
+    // counted before the step's first backward. No more than one exists at a time. With no targets at all nothing is
+    // enqueued. Returns the bytes that it sends back to the host: loss and control, nothing else ever.
+    // Once `interrupted` says so, or batch throws, the step is dropped and nothing is returned: what was enqueued of it
+    // changed gradients, which the next step begins anew, and no weight.
+    std::optional<size_t> enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                  const StepSettings& settings, const std::function<bool()>& interrupted);
+    // The same over micro-batches that are there.
     size_t enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
     // The result of the oldest step enqueued and not yet collected; blocks until it is there.
     StepResult collect();

@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "train/adapter_files.h"
-#include "train/base_tokenizer.h"
+#include "train/model_directory.h"
 #include "train/run.h"
 #include "train/sampler.h"
 #include "train/text.h"
@@ -38,7 +38,7 @@ void Run::evaluate(int64_t step) {
     if (!data_.val) return;
     const Clock::time_point start = Clock::now();
     const uint64_t rows = data_.val->rows(), B = static_cast<uint64_t>(o_.micro_batch_size);
-    const auto batch = [&](uint64_t i) { return data_.val->batch(i * B, static_cast<int>(std::min(B, rows - i * B))); };
+    const auto batch = [&](uint64_t i) { return batch_of(*data_.val, i * B, std::min(B, rows - i * B)); };
     const std::optional<double> loss = loop_->evaluate((rows + B - 1) / B, batch, [&] { return interrupt_.load(); });
     leave_out_of_step();
     if (!loss) {
@@ -128,13 +128,19 @@ void Run::end_trace() {
     leave_out_of_step();
 }
 
-void Run::enqueue_step() {
-    const int64_t step = state_.step;
-    std::vector<MicroBatch> micro_batches;
-    for (int i = 0; i < o_.gradient_accumulation_steps; ++i) {
-        micro_batches.push_back(data_.train->batch(state_.next_sample, o_.micro_batch_size));
-        state_.next_sample += o_.micro_batch_size;
+MicroBatch Run::batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows) {
+    try {
+        return data.batch(first_sample, static_cast<int>(rows));
+    } catch (const std::runtime_error& error) {
+        throw SideFileError(error.what());
     }
+}
+
+// Returns false when the run was interrupted in the middle of the step, which is dropped then.
+bool Run::enqueue_step() {
+    const int64_t step = state_.step;
+    const uint64_t first_sample = state_.next_sample, B = static_cast<uint64_t>(o_.micro_batch_size);
+    const uint64_t micro_batches = static_cast<uint64_t>(o_.gradient_accumulation_steps);
     StepSettings settings{.adamw = {.learning_rate = static_cast<float>(learning_rate_at(o_, step, steps_)),
                                     .beta1 = static_cast<float>(o_.adam_beta1),
                                     .beta2 = static_cast<float>(o_.adam_beta2),
@@ -144,8 +150,11 @@ void Run::enqueue_step() {
     const offload::OffloadStats before = model_->offload().stats();
     const uint64_t traffic_before = device_->traffic().device_to_host_bytes;
     model_->offload().set_trace_step(step + 1);
-    const size_t read_back_bytes = loop_->enqueue(micro_batches, settings);
+    const std::optional<size_t> read_back_bytes = loop_->enqueue(
+        micro_batches, [&](uint64_t i) { return batch_of(*data_.train, first_sample + i * B, B); }, settings,
+        [&] { return interrupt_.load(); });
     model_->offload().set_trace_step(0);  // an evaluation may come
+    if (!read_back_bytes) return false;
     const offload::OffloadStats after = model_->offload().stats();
     const uint64_t sent_back_bytes = device_->traffic().device_to_host_bytes - traffic_before;
     in_flight_.push_back({.step = step,
@@ -153,8 +162,10 @@ void Run::enqueue_step() {
                           .slabs_in = after.slabs_in - before.slabs_in,
                           .bytes_in = after.bytes_in - before.bytes_in,
                           .slabs_out = after.slabs_out - before.slabs_out,
-                          .bytes_out = sent_back_bytes - read_back_bytes});
+                          .bytes_out = sent_back_bytes - *read_back_bytes});
+    state_.next_sample = first_sample + micro_batches * B;
     state_.step = step + 1;
+    return true;
 }
 
 void Run::collect_one() {
@@ -220,7 +231,7 @@ void Run::stop_at_bad_steps(int64_t step) {
 
 void Run::write_checkpoint(int64_t step) {
     saved_step_ = step;
-    save_checkpoint(checkpoint_path(output_dir_, step), *model_, {*layout_, *weights_, o_.base_model}, state_);
+    save_checkpoint(checkpoint_path(output_dir_, step), *model_, save_context(), state_);
 }
 
 // Returns whether a checkpoint of this step is there now. After a step that was not finite none is made: what is on
@@ -255,12 +266,9 @@ void Run::say_evaluations(json& summary) {
 }
 
 void Run::finish() {
-    save_result(output_dir_, *model_, {*layout_, *weights_, o_.base_model});
-    // Tools look for the tokenizer beside an adapter as well as beside a model. A GGUF file has its own inside, and
-    // what lies beside it may belong to another.
-    if (!data::is_gguf_file(base_))
-        for (const fs::path& file : data::tokenizer_files(config_path(base_).parent_path()))
-            data::copy_file_atomically(file, output_dir_ / file.filename());
+    save_result(output_dir_, *model_, save_context());
+    // Tools look for the tokenizer beside an adapter as well as beside a model.
+    if (layout_->settings.lora) copy_into(output_dir_, companions_);
     const double seconds = seconds_since(started_);
     json summary = {{"event", "end"},
                     {"step", state_.step},
@@ -308,7 +316,10 @@ void Run::finish() {
 void Run::train_steps() {
     while (state_.step < steps_ && !interrupt_) {
         start_trace(state_.step);
-        enqueue_step();
+        if (!enqueue_step()) {
+            out_ << "note: step " << state_.step + 1 << " was under way and is dropped; no weight was changed by it\n";
+            break;
+        }
         if (in_flight_.size() > 1) collect_one();
         const int64_t step = state_.step;
         const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
@@ -343,6 +354,7 @@ int Run::run() {
     try {
         train_steps();
         end_trace();
+        if (state_.step == steps_ && first_step_ < steps_) evaluate(state_.step);
     } catch (const SideFileError& error) {
         throw std::runtime_error(std::string(error.what()) + ". The run ends after step " +
                                  std::to_string(state_.step) +
@@ -355,7 +367,6 @@ int Run::run() {
         log_.write({{"event", "interrupted"}, {"step", state_.step}});
         return kExitInterrupted;
     }
-    if (first_step_ < steps_) evaluate(state_.step);
     save(state_.step);
     sample("after");
     finish();

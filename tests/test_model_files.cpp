@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "temporary_files.h"
-#include "train/checkpoint_files.h"
+#include "train/model_files.h"
 
 using namespace slab::train;
 using slab::test::content;

@@ -1,7 +1,7 @@
 // Finds the files in the order in which transformers would take them (model.safetensors before an index), and checks
 // the index against what the shards really hold. Names in an index are foreign text: they must be plain file names, so
 // that no index can point outside of its directory.
-#include "train/checkpoint_files.h"
+#include "train/model_files.h"
 
 #include <functional>
 #include <set>

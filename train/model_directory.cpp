@@ -1,0 +1,70 @@
+// The base's config.json, edited as text in its own order, and the files that are copied. See model_directory.h.
+#include "train/model_directory.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/atomic_file.h"
+#include "data/gguf.h"
+#include "data/input_file.h"
+#include "data/json_file.h"
+#include "data/tokenizer.h"
+#include "train/run_setup.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// transformers' name of it.
+const char* config_dtype(DType dtype) {
+    return dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
+}
+
+std::string read_text(const fs::path& path) {
+    const data::InputFile file(path);
+    std::string text(file.size_bytes(), '\0');
+    file.read(0, text.data(), text.size(), "JSON text");
+    return text;
+}
+
+}  // namespace
+
+std::string config_json_for(const fs::path& base, const ModelConfig& config, std::optional<DType> dtype) {
+    if (data::is_gguf_file(base)) return model_config_json(config, config_dtype(dtype.value()));
+    const fs::path path = config_path(base);
+    data::read_json_file(path);  // checks it
+    const std::string text = read_text(path);
+    if (!dtype) return text;
+    auto json = nlohmann::ordered_json::parse(text);
+    bool named = false;
+    for (const char* key : {"dtype", "torch_dtype"})  // transformers 5's spelling, and 4's
+        if (json.contains(key)) {
+            json[key] = config_dtype(*dtype);
+            named = true;
+        }
+    if (!named) json["torch_dtype"] = config_dtype(*dtype);  // both versions read it
+    return json.dump(2) + "\n";
+}
+
+std::vector<fs::path> tokenizer_files_of(const fs::path& base) {
+    if (data::is_gguf_file(base)) return {};
+    return data::tokenizer_files(config_path(base).parent_path());
+}
+
+std::vector<fs::path> companions_of(const fs::path& base) {
+    std::vector<fs::path> files = tokenizer_files_of(base);
+    if (data::is_gguf_file(base)) return files;
+    std::error_code ignored;
+    const fs::path generation = config_path(base).parent_path() / "generation_config.json";
+    if (fs::is_regular_file(generation, ignored)) files.push_back(generation);
+    return files;
+}
+
+void copy_into(const fs::path& directory, const std::vector<fs::path>& files) {
+    std::error_code ignored;
+    for (const fs::path& file : files)
+        if (fs::exists(file, ignored)) data::copy_file_atomically(file, directory / file.filename());
+}
+
+}  // namespace slab::train

@@ -1,0 +1,33 @@
+// What lies beside the weights of a Hugging Face directory: config.json, generation_config.json, the tokenizer.
+//
+// A model made from a base is a model of its base's kind: its config.json is the base's own, key for key, with keys
+// that mean nothing to us; only the type of the weights is that of the weights beside it. A base without a config.json,
+// a GGUF file, gives one of ours. Used by the trainer and by export_gpt.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/model_config.h"
+#include "train/safetensors.h"
+
+namespace slab::train {
+
+// The text of config.json for weights of `dtype` made from `base` (a directory, a file in one, or a GGUF file), which
+// was read as `config`. Without dtype every tensor has the base's type and the text is the base's own; a GGUF file's
+// types no config could name, it needs one. Throws std::runtime_error naming the file.
+std::string config_json_for(const std::filesystem::path& base, const ModelConfig& config, std::optional<DType> dtype);
+
+// The base's tokenizer files, those that are there. None of a GGUF file: it has its own inside, and what lies beside it
+// may belong to another.
+std::vector<std::filesystem::path> tokenizer_files_of(const std::filesystem::path& base);
+// These and generation_config.json: what belongs into the directory of a whole model.
+std::vector<std::filesystem::path> companions_of(const std::filesystem::path& base);
+
+// Each appears whole or not at all in the directory. One that is gone by now is left out: a run that took hours does
+// not lose its result for want of it.
+void copy_into(const std::filesystem::path& directory, const std::vector<std::filesystem::path>& files);
+
+}  // namespace slab::train
