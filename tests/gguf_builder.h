@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -73,5 +74,38 @@ struct GgufBuilder {
         return bytes + data;
     }
 };
+
+// A llama that loads: C = 32, NH = 4, NKV = 2, HD = 8, I = 32, V = 5. type_of(name) says how each tensor is stored, in
+// the file's order; every byte of the weights is `fill`.
+inline GgufBuilder gguf_llama(uint32_t L, const std::function<data::GgmlType(const std::string& name)>& type_of,
+                              char fill) {
+    GgufBuilder b;
+    b.set("general.architecture", "llama");
+    b.set("llama.block_count", L);
+    b.set("llama.context_length", uint32_t{64});
+    b.set("llama.embedding_length", uint32_t{32});
+    b.set("llama.feed_forward_length", uint32_t{32});
+    b.set("llama.attention.head_count", uint32_t{4});
+    b.set("llama.attention.head_count_kv", uint32_t{2});
+    b.set("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    const auto add = [&](const std::string& name, uint64_t rows, uint64_t cols) {
+        const data::GgmlTypeInfo& info = data::info_of(type_of(name));
+        b.tensor(name, info.type, rows == 1 ? std::vector<uint64_t>{cols} : std::vector<uint64_t>{cols, rows},
+                 std::string(rows * cols / info.block_elems * info.block_bytes, fill));
+    };
+    add("token_embd.weight", 5, 32);
+    add("output_norm.weight", 1, 32);
+    for (uint32_t l = 0; l < L; ++l) {
+        const std::string layer = "blk." + std::to_string(l) + ".";
+        add(layer + "attn_norm.weight", 1, 32);
+        add(layer + "attn_q.weight", 32, 32);
+        add(layer + "attn_k.weight", 16, 32);
+        add(layer + "attn_v.weight", 16, 32);
+        add(layer + "attn_output.weight", 32, 32);
+        add(layer + "ffn_norm.weight", 1, 32);
+        for (const char* matrix : {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"}) add(layer + matrix, 32, 32);
+    }
+    return b;
+}
 
 }  // namespace slab::test

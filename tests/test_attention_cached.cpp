@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/attention.h"
-#include "kernels/attention_cached.h"
+#include "tests/cached_attention.h"
 #include "tests/kernel_checks.h"
 
 using namespace slab;
@@ -13,13 +13,7 @@ using namespace slab::test;
 
 namespace {
 
-struct Shape {
-    int Tq, n, NH, NKV, HD;
-    size_t padding;  // columns beside q
-    size_t q_cols() const { return static_cast<size_t>(NH) * HD; }
-    size_t kv_cols() const { return static_cast<size_t>(NKV) * HD; }
-    float scale() const { return 1 / std::sqrt(static_cast<float>(HD)); }
-};
+using Shape = CachedShape;
 
 const Shape kShapes[] = {{1, 1, 1, 1, 6, 0},   {1, 127, 3, 1, 20, 1}, {1, 128, 4, 2, 8, 0},  {1, 129, 2, 2, 6, 5},
                          {7, 7, 6, 2, 5, 2},   {5, 300, 3, 3, 20, 0}, {33, 40, 4, 1, 6, 3},  {32, 160, 2, 1, 20, 0},
@@ -58,18 +52,7 @@ std::vector<double> cached(const Shape& s, const Inputs& in, ThreadPool& pool) {
     Guarded<T> q(s.Tq, s.q_cols(), s.q_cols() + s.padding, s.padding / 2), out(s.Tq, s.q_cols());
     Guarded<T> k(s.n, s.kv_cols()), v(s.n, s.kv_cols());
     q.set(in.q), k.set(in.k), v.set(in.v);
-    ref::attention_cached(AttentionCached<T>{.out = out.data(),
-                                             .q = q.data(),
-                                             .k_cache = k.data(),
-                                             .v_cache = v.data(),
-                                             .Tq = s.Tq,
-                                             .n = s.n,
-                                             .NH = s.NH,
-                                             .NKV = s.NKV,
-                                             .HD = s.HD,
-                                             .ld_q = q.ld(),
-                                             .scale = s.scale()},
-                          pool);
+    ref::attention_cached(cached_arguments<T>(s, out.data(), q.data(), q.ld(), k.data(), v.data()), pool);
     CHECK(out.surroundings_untouched());
     return out.values();
 }
@@ -99,7 +82,6 @@ TEST_SUITE("cpu") {
         Guarded<double> qkv(T_len, QC + 2 * KC, ld), whole(T_len, QC), pieces(T_len, QC), lse(NH, T_len);
         Guarded<double> k_cache(T_len, KC), v_cache(T_len, KC);
         qkv.set(random_values(T_len * (QC + 2 * KC), 1));
-        const float scale = 0.3f;
         const double *q = qkv.data(), *k = q + QC, *v = k + KC;
         ref::attention_forward(AttentionForward<double>{.out = whole.data(),
                                                         .lse = lse.data(),
@@ -115,33 +97,16 @@ TEST_SUITE("cpu") {
                                                         .ld_q = ld,
                                                         .ld_k = ld,
                                                         .ld_v = ld,
-                                                        .scale = scale},
+                                                        .scale = Shape{1, 1, NH, NKV, HD, 0}.scale()},
                                pool);
         int first = 0;
         for (const int rows : {40, 1, 1, 33, 60, 15}) {
+            const Shape s{rows, first + rows, NH, NKV, HD, 0};
             const size_t at = static_cast<size_t>(first);
-            ref::cache_append(CacheAppend<double>{.k_cache = k_cache.data(),
-                                                  .v_cache = v_cache.data(),
-                                                  .k = k + at * ld,
-                                                  .v = v + at * ld,
-                                                  .rows = static_cast<size_t>(rows),
-                                                  .first = at,
-                                                  .cols = NKV * HD,
-                                                  .ld_k = ld,
-                                                  .ld_v = ld},
-                              pool);
-            ref::attention_cached(AttentionCached<double>{.out = pieces.data() + at * QC,
-                                                          .q = q + at * ld,
-                                                          .k_cache = k_cache.data(),
-                                                          .v_cache = v_cache.data(),
-                                                          .Tq = rows,
-                                                          .n = first + rows,
-                                                          .NH = NH,
-                                                          .NKV = NKV,
-                                                          .HD = HD,
-                                                          .ld_q = ld,
-                                                          .scale = scale},
-                                  pool);
+            ref::cache_append(append_arguments<double>(s, k_cache.data(), v_cache.data(), k, v, ld, at, rows), pool);
+            ref::attention_cached(
+                cached_arguments<double>(s, pieces.data() + at * QC, q + at * ld, ld, k_cache.data(), v_cache.data()),
+                pool);
             first += rows;
         }
         REQUIRE(first == T_len);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <map>
 
 #include "gguf_builder.h"
 #include "kernels/thread_pool.h"
@@ -43,34 +44,15 @@ std::vector<T> read_all(BaseWeights& weights, const TensorSpec& spec, ThreadPool
     return values;
 }
 
-// A llama of one layer: C = 32, NH = 4, NKV = 2, HD = 8, I = 32, V = 5. Weights are all 0.
+// One layer in several number types. Weights are all 0.
 GgufBuilder llama() {
-    GgufBuilder b;
-    b.set("general.architecture", "llama");
-    b.set("llama.block_count", uint32_t{1});
-    b.set("llama.context_length", uint32_t{64});
-    b.set("llama.embedding_length", uint32_t{32});
-    b.set("llama.feed_forward_length", uint32_t{32});
-    b.set("llama.attention.head_count", uint32_t{4});
-    b.set("llama.attention.head_count_kv", uint32_t{2});
-    b.set("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    const auto add = [&](const char* name, GgmlType type, uint64_t rows, uint64_t cols) {
-        const data::GgmlTypeInfo& info = data::info_of(type);
-        b.tensor(name, type, rows == 1 ? std::vector<uint64_t>{cols} : std::vector<uint64_t>{cols, rows},
-                 std::string(rows * cols / info.block_elems * info.block_bytes, '\0'));
-    };
-    add("token_embd.weight", GgmlType::q8_0, 5, 32);
-    add("output_norm.weight", GgmlType::f32, 1, 32);
-    add("blk.0.attn_norm.weight", GgmlType::f32, 1, 32);
-    add("blk.0.attn_q.weight", GgmlType::q4_0, 32, 32);
-    add("blk.0.attn_k.weight", GgmlType::f16, 16, 32);
-    add("blk.0.attn_v.weight", GgmlType::bf16, 16, 32);
-    add("blk.0.attn_output.weight", GgmlType::q4_1, 32, 32);
-    add("blk.0.ffn_norm.weight", GgmlType::f32, 1, 32);
-    add("blk.0.ffn_gate.weight", GgmlType::f32, 32, 32);
-    add("blk.0.ffn_up.weight", GgmlType::f32, 32, 32);
-    add("blk.0.ffn_down.weight", GgmlType::f32, 32, 32);
-    return b;
+    const std::map<std::string, GgmlType> types = {{"token_embd.weight", GgmlType::q8_0},
+                                                   {"blk.0.attn_q.weight", GgmlType::q4_0},
+                                                   {"blk.0.attn_k.weight", GgmlType::f16},
+                                                   {"blk.0.attn_v.weight", GgmlType::bf16},
+                                                   {"blk.0.attn_output.weight", GgmlType::q4_1}};
+    const auto type_of = [&](const std::string& name) { return types.count(name) ? types.at(name) : GgmlType::f32; };
+    return test::gguf_llama(1, type_of, '\0');
 }
 
 // Opens and reads all of the file as a base model; the error must name the file.

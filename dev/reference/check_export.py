@@ -10,12 +10,16 @@ fixed tokens are compared, with the bound that stands behind them:
     merged     `export_gpt --merge`, loaded by transformers                 PEFT's own logits
     gguf       `export_gpt --gguf-adapter` on the GGUF base in llama.cpp    PEFT's own logits
     trained    three steps of train_gpt, its adapter loaded by PEFT         logits_gpt with it
+    full       three steps of `train_gpt --adapter none`, by transformers   logits_gpt of it
+
+A model trained in full must also keep every key of its base's config.json but the type.
 
 gguf needs `pip install gguf llama-cpp-py-sync` (llama.cpp built, with its C interface) and is left out, saying so,
 without it. Needs a float32 build. Exit 1 on a failure.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -133,10 +137,11 @@ class Checks:
     def run(self, program, *arguments):
         subprocess.run([os.path.join(self.build, program), *arguments], check=True, stdout=subprocess.DEVNULL)
 
-    def our_logits(self, base, ids, adapter):
+    def our_logits(self, base, ids, adapter=None):
         tokens, out = os.path.join(self.where, "tokens"), os.path.join(self.where, "logits")
         save_file({"input_ids": ids}, tokens)
-        self.run("logits_gpt", base, tokens, out, "--adapter-in", adapter, "--threads", "1")
+        with_adapter = ["--adapter-in", adapter] if adapter else []
+        self.run("logits_gpt", base, tokens, out, *with_adapter, "--threads", "1")
         return load_file(out)["logits"]
 
     def compare(self, name, what, got, want, tolerance=TOLERANCE):
@@ -188,6 +193,17 @@ class Checks:
         self.run("train_gpt", "--base-model", base, "--train-data", tokens, "--output-dir", run, *flags.split())
         got = self.our_logits(base, ids, run)
         self.compare(name, "trained", got, their_logits(base, ids, run))
+
+        full = os.path.join(where, "full")
+        flags = flags.replace("--lora-r 3", "--adapter none")
+        self.run("train_gpt", "--base-model", base, "--train-data", tokens, "--output-dir", full, *flags.split())
+        self.compare(name, "full", self.our_logits(full, ids), their_logits(full, ids))
+        kept, wanted = (json.load(open(os.path.join(d, "config.json"))) for d in (full, base))
+        for config in kept, wanted:
+            config.pop("dtype", None)
+            config.pop("torch_dtype", None)
+        self.failures += kept != wanted
+        print(f"{'PASS' if kept == wanted else 'FAIL'} {name:20} keys of the base's config.json", flush=True)
 
 
 def main():
