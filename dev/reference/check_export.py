@@ -45,8 +45,9 @@ try:
     import gguf
     from llama_cpp_py_sync._cffi_bindings import get_ffi, get_lib
 
+    get_lib()  # which is built for a newer C library than some machines have
     NO_LLAMA_CPP = ""
-except ImportError as error:
+except (ImportError, OSError, RuntimeError) as error:
     NO_LLAMA_CPP = str(error)
 
 
