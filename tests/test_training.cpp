@@ -783,6 +783,25 @@ TEST_SUITE("cpu") {
         run.loop.enqueue(tiny_step_data(base.config, 2, 2), tiny_step());  // left to the destructors
     }
 
+    TEST_CASE("training: a step's seconds are those of the device, from the end of the step before") {
+        const TinyBase base("llama", 2);
+        TinyRun run(base, tiny_settings());
+        run.loop.enqueue(tiny_step_data(base.config, 0, 2), tiny_step());
+        delay_async(30'000, run.model.compute());
+        run.loop.enqueue(tiny_step_data(base.config, 1, 2), tiny_step());
+        CHECK_THROWS_AS(run.loop.restart_clock(), std::logic_error);
+        CHECK(run.loop.collect().seconds > 0);
+        CHECK(run.loop.collect().seconds >= 0.03);  // what lay between counts, though both were there by now
+        auto without_targets = tiny_step_data(base.config, 2, 2);
+        for (MicroBatch& batch : without_targets) std::fill(batch.targets.begin(), batch.targets.end(), kIgnoreTarget);
+        for (int i = 0; i < 5; ++i) {  // more than there are slots
+            run.loop.enqueue(without_targets, tiny_step());
+            CHECK(run.loop.collect().seconds == 0);
+        }
+        run.loop.enqueue(tiny_step_data(base.config, 3, 2), tiny_step());
+        CHECK(run.loop.collect().seconds > 0);
+    }
+
     TEST_CASE("training: a micro-batch that is larger than planned, or misshapen, is a programmer's mistake") {
         const TinyBase base("gpt2", 1);
         TinyRun run(base, tiny_settings());

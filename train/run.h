@@ -104,7 +104,7 @@ class Run {
     double step_seconds_total_ = 0, wait_ms_total_ = 0;
     uint64_t passes_ = 0;  // micro-batches trained on
     uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0, bytes_out_total_ = 0;
-    std::chrono::steady_clock::time_point started_, last_report_;
+    std::chrono::steady_clock::time_point started_;
     std::pair<int64_t, int64_t> trace_steps_{0, 0};
     bool tracing_ = false, traced_ = false;
     int64_t saved_step_ = -1;  // a checkpoint of this step lies in output_dir_

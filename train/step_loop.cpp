@@ -32,11 +32,12 @@ void StreamingScope::finish() {
 }
 
 StepLoop::StepLoop(Model& model) : model_(model) {
-    for (size_t i = 0; i < kStepsInFlight; ++i) {
+    for (size_t i = 0; i < kStepsInFlight + 1; ++i) {
         auto slot = std::make_unique<ReadBack>();
         slot->buffer =
             PinnedBuffer(model.compute().device(), kControlOffset + sizeof(OptimizerControl), "loss and norm");
-        slot->arrived = std::make_unique<Event>(model.compute().device());
+        slot->started = std::make_unique<Event>(model.compute().device(), true);
+        slot->arrived = std::make_unique<Event>(model.compute().device(), true);
         free_.push_back(std::move(slot));
     }
 }
@@ -55,7 +56,7 @@ StepLoop::~StepLoop() {
 
 std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
                                         const StepSettings& settings, const std::function<bool()>& interrupted) {
-    if (free_.empty()) throw std::logic_error("collect() the results of earlier steps first");
+    if (pending_.size() == kStepsInFlight) throw std::logic_error("collect() the results of earlier steps first");
     Stream& stream = model_.compute();
     StepResult result;
     for (uint64_t i = 0; i < count; ++i) {
@@ -64,9 +65,10 @@ std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<Micr
         result.targets += next.target_count();
         result.tokens += next.tokens.size();
     }
-    ReadBack& slot = *free_.back();
+    ReadBack& slot = *free_.front();
     size_t read_back_bytes = 0;
     if (result.targets != 0) {
+        slot.started->record(stream);
         model_.begin_step();
         const float dloss = 1.0f / static_cast<float>(result.targets);
         StreamingScope scope(model_.offload(), model_.layout().training_visits());
@@ -88,8 +90,8 @@ std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<Micr
         slot.arrived->record(stream);
     }
     slot.result = result;
-    pending_.push_back(std::move(free_.back()));
-    free_.pop_back();
+    pending_.push_back(std::move(free_.front()));
+    free_.pop_front();
     return read_back_bytes;
 }
 
@@ -101,7 +103,7 @@ size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const Ste
 StepResult StepLoop::collect() {
     if (pending_.empty()) throw std::logic_error("no step is pending");
     auto slot = std::move(pending_.front());
-    pending_.erase(pending_.begin());
+    pending_.pop_front();
     StepResult result = slot->result;
     if (result.targets != 0) {
         slot->arrived->synchronize();
@@ -112,9 +114,16 @@ StepResult StepLoop::collect() {
         result.loss = loss_sum / static_cast<double>(result.targets);
         result.grad_norm = control.grad_norm;
         result.skipped = control.skip != 0;
+        result.seconds = 1e-3 * elapsed_ms(before_ ? *before_->arrived : *slot->started, *slot->arrived);
     }
+    before_ = result.targets != 0 ? slot.get() : nullptr;
     free_.push_back(std::move(slot));
     return result;
+}
+
+void StepLoop::restart_clock() {
+    if (!pending_.empty()) throw std::logic_error("a step is under way");
+    before_ = nullptr;
 }
 
 std::optional<double> StepLoop::evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,

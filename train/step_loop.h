@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -45,6 +46,9 @@ struct StepResult {
     bool skipped = false;  // loss or norm was not finite: nothing was updated
     size_t targets = 0;    // 0: the step had none and was not run at all
     size_t tokens = 0;
+    // On the device's clock, from the end of the step before, so that what the host did in between counts; from its own
+    // first operation after restart_clock(). 0 when it was not run.
+    double seconds = 0;
 };
 
 class StepLoop {
@@ -64,6 +68,8 @@ class StepLoop {
     // The result of the oldest step enqueued and not yet collected; blocks until it is there.
     StepResult collect();
     size_t pending() const { return pending_.size(); }
+    // What was done since the last step, such as a save, is no part of the next. Only with nothing pending.
+    void restart_clock();
 
     // Mean loss over `count` batches, forward only; blocks. batch(i) makes the i-th when its turn comes, so no more
     // than one exists at a time. Nothing once `interrupted` says so; NaN when there are no targets.
@@ -73,11 +79,13 @@ class StepLoop {
   private:
     struct ReadBack {
         PinnedBuffer buffer;  // double loss sum, OptimizerControl
-        std::unique_ptr<Event> arrived;
+        std::unique_ptr<Event> started, arrived;
         StepResult result;
     };
     Model& model_;
-    std::vector<std::unique_ptr<ReadBack>> free_, pending_;
+    // One is free whenever enqueue() may be called, and one more keeps the times of the step collected last.
+    std::deque<std::unique_ptr<ReadBack>> free_, pending_;
+    const ReadBack* before_ = nullptr;  // the step collected last; null: the next one's time starts with itself
 };
 
 }  // namespace slab::train

@@ -30,7 +30,7 @@ constexpr int kExitInterrupted = 130;  // as a shell says of a process that SIGI
 
 // Time and waits up to here belong to an evaluation, a sample or a save, not to the next step.
 void Run::leave_out_of_step() {
-    last_report_ = Clock::now();
+    loop_->restart_clock();
     wait_ms_reported_ = model_->offload().stats().wait_ms;
 }
 
@@ -183,8 +183,7 @@ void Run::collect_one() {
     r.learning_rate = flight.learning_rate;
     r.targets = result.targets;
     r.tokens = result.tokens;
-    r.seconds = seconds_since(last_report_);
-    last_report_ = Clock::now();
+    r.seconds = result.seconds;
     const double per_step = seconds_since(started_) / static_cast<double>(r.step - first_step_);
     r.left_seconds = per_step * static_cast<double>(steps_ - r.step);
     r.device_peak_bytes = device_->memory().peak_bytes();
@@ -344,13 +343,13 @@ int Run::run() {
         return kExitInterrupted;
     }
     restore();
-    started_ = last_report_ = Clock::now();
+    started_ = Clock::now();
     if (data_.train->unused_tokens() != 0)
         out_ << "note: the last " << data_.train->unused_tokens() << " tokens of " << o_.train_data
              << " make no whole row and are not used\n";
     evaluate(state_.step);
     sample("before");
-    started_ = last_report_ = Clock::now();
+    started_ = Clock::now();
     try {
         train_steps();
         end_trace();
