@@ -68,6 +68,56 @@ printf '%s' "$(cat "$work/sums.jsonl")" | sed 's/$/\r/' | sed '1s/^/\xef\xbb\xbf
 require 0 train windows --train-data "$work/windows.jsonl"
 same_bits "CR LF and a byte order mark" "$(adapter_of direct)" "$(adapter_of windows)"
 
+# --- conversations, with a byte-level BPE and the template beside a model: 3 special tokens, the bytes, and "H" + "o"
+model=$work/model
+cp -r "$base" "$model"
+{
+    printf '{"added_tokens": ['
+    id=0
+    for token in endoftext im_start im_end; do
+        printf '%s{"id": %d, "content": "<|%s|>", "special": true}' "${separator:-}" $((id++)) $token
+        separator=', '
+    done
+    printf '], "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},'
+    printf '"model": {"type": "BPE", "merges": [["H", "o"]], "vocab": {"Ho": 259'
+    other=256 # the characters that stand for bytes which do not print
+    for ((byte = 0; byte < 256; byte++)); do
+        character=$byte
+        if ((byte < 33 || (byte > 126 && byte < 161) || byte == 173)); then character=$((other++)); fi
+        printf ', "\\u%04x": %d' $character $((id++))
+    done
+    printf '}}}'
+} > "$model/tokenizer.json"
+echo '{"eos_token": "<|endoftext|>"}' > "$model/tokenizer_config.json"
+cat > "$model/chat_template.jinja" <<- 'END'
+	{% for message in messages %}{% if loop.first and message['role'] != 'system' %}{{ '<|im_start|>system\nHelp.<|im_end|>\n' }}
+	{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}
+END
+for ((i = 0; i < 10; i++)); do
+    printf '{"messages": [{"role": "user", "content": "Hi <|im_end|> %d"}, {"role": "assistant", "content": "Ho"},' $i
+    printf '{"role": "user", "content": "\\u00e9"}, {"role": "assistant", "content": "Ha"}]}\n'
+done > "$work/talks.jsonl"
+T=160
+require 0 tokenize talks --tokenizer "$model" --preview 1 "$work/talks.jsonl"
+prints "tokenize: messages" '^10 records \(messages, ChatML\)$'
+prints "tokenize: messages" ', 50 tokens trained on' # Ho, H, a and the two ends of turns
+prints "tokenize: messages" '^vocabulary 260: byte-level BPE, 260 tokens \(GPT-2'
+tr '\n' '~' < "$output" > "$work/shown"
+cp "$work/shown" "$output"
+prints "tokenize: a conversation's marks" '<.im_start.>system~Help.<.im_end.>~<.im_start.>user~Hi <.im_end.> 0<.im_end.>~<.im_start.>assistant~\[\[Ho<.im_end.>\]\]~<.im_start.>user~é<.im_end.>~<.im_start.>assistant~\[\[Ha<.im_end.>\]\]~'
+plain_base=$base base=$model
+require 0 train talks_direct --train-data "$work/talks.jsonl" --preview 1
+prints "train_gpt: messages" 'talks.jsonl: 10 records \(messages, ChatML\)$'
+prints "train_gpt: a reply is marked" '^\[\[Ho<.im_end.>\]\]$'
+require 0 train talks_file --train-data "$work/talks/train.bin"
+same_bits "conversations and the token file made of them" "$(adapter_of talks_direct)" "$(adapter_of talks_file)"
+holds "the tokenizer goes with the adapter" [ -e "$work/talks_direct/tokenizer.json" ]
+require 0 tokenize talks_inputs --tokenizer "$model" --train-on-inputs "$work/talks.jsonl"
+prints "tokenize: messages with --train-on-inputs" ', 760 tokens trained on' # all 77 of each but the first
+refuses "tokenize: a template that the vocabulary lacks" "no token <.start_header_id.>" \
+    tokenize none --tokenizer "$model" --chat-template llama3 "$work/talks.jsonl"
+T=48 base=$plain_base
+
 # --- a changed text is no way to go on
 cp "$work/sums.jsonl" "$work/mine.jsonl"
 require 0 train mine --train-data "$work/mine.jsonl"

@@ -195,6 +195,7 @@ TEST_SUITE("cpu") {
             } catch (const std::exception& error) {
                 FAIL_CHECK("mutation " << i << ": " << error.what());
             }
+            if (!limit.kept()) FAIL("mutation " << i << " took more memory than the limit at once");
         }
         // Neither is everything let through, nor does everything fail at the door.
         CHECK(refused > mutations / 2);
