@@ -10,11 +10,19 @@
 #include <random>
 #include <string>
 
+#include "temporary_files.h"
+
 namespace slab::test {
 
 inline size_t mutations(size_t by_default) {
     const char* given = std::getenv("SLABSTREAM_MUTATIONS");
     return given ? std::strtoull(given, nullptr, 10) : by_default;
+}
+
+// put(), for a file that is written again and again: some file systems bring one that was cut to nothing to the disk.
+inline void put_anew(const std::filesystem::path& path, std::string_view bytes) {
+    std::filesystem::remove(path);
+    put(path, bytes);
 }
 
 class Spoiler {

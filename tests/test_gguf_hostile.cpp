@@ -5,12 +5,12 @@
 // more of them; under SAN=address it is the by-hand check of a change to the readers.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <random>
 
 #include "gguf_builder.h"
 #include "kernels/thread_pool.h"
 #include "limited_memory.h"
+#include "mutations.h"
 #include "temporary_files.h"
 #include "tiny_model.h"
 #include "train/base_weights.h"
@@ -21,6 +21,7 @@ using slab::test::content;
 using slab::test::FreshDirectory;
 using slab::test::GgufBuilder;
 using slab::test::put;
+using slab::test::put_anew;
 using slab::test::raw;
 namespace fs = std::filesystem;
 
@@ -165,8 +166,7 @@ GgufBuilder honest() {
 
 TEST_SUITE("cpu") {
     TEST_CASE("GGUF: broken files load or are refused, and take no memory that the file does not account for") {
-        const char* given = std::getenv("SLABSTREAM_MUTATIONS");
-        const size_t mutations = given ? std::strtoull(given, nullptr, 10) : 700;
+        const size_t mutations = test::mutations(700);
         const FreshDirectory dir;
         const fs::path path = dir.path / "broken.gguf";
         const GgufBuilder small = honest();
@@ -184,7 +184,7 @@ TEST_SUITE("cpu") {
             Random random(i);
             const std::string& file = files[below(random, 3) == 0 ? below(random, files.size()) : 0];
             const size_t header_bytes = std::min<size_t>(file.size(), 2600);
-            put(path, below(random, 3) == 0 ? lie(small, random) : mutate(file, random, header_bytes));
+            put_anew(path, below(random, 3) == 0 ? lie(small, random) : mutate(file, random, header_bytes));
             try {
                 load(path);
                 ++loaded;

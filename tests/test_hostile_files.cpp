@@ -79,7 +79,7 @@ TEST_SUITE("cpu") {
         const auto spoil = [&](size_t number) {
             Spoiler spoiler(number);
             const bool length = spoiler.below(6) == 0;  // the header's length, else mostly the header's text
-            put(path, spoiler.spoilt(whole, length ? 8 : header_bytes, !length));
+            put_anew(path, spoiler.spoilt(whole, length ? 8 : header_bytes, !length));
         };
         try_broken(mutations(600), path.string(), spoil, read);
     }
@@ -99,8 +99,8 @@ TEST_SUITE("cpu") {
             Spoiler spoiler(number);
             const auto& whole = wholes[spoiler.below(2)];
             const bool tokens = spoiler.below(2) == 0;
-            put(path, tokens ? spoiler.spoilt(whole[0], 16, false) : whole[0]);
-            put(mask_path, tokens ? whole[1] : spoiler.spoilt(whole[1], spoiler.below(2) ? 16 : 1100, false));
+            put_anew(path, tokens ? spoiler.spoilt(whole[0], 16, false) : whole[0]);
+            put_anew(mask_path, tokens ? whole[1] : spoiler.spoilt(whole[1], spoiler.below(2) ? 16 : 1100, false));
         };
         const auto read = [&] {
             const TokenFile file(path);
@@ -125,7 +125,7 @@ TEST_SUITE("cpu") {
         const auto spoil = [&](size_t number) {
             const std::string& whole = wholes[number % wholes.size()];
             Spoiler spoiler(number);  // half of them in what is not the vocabulary
-            put(path, spoiler.spoilt(whole, spoiler.below(2) == 0 ? whole.find("\"vocab\"") : whole.size(), true));
+            put_anew(path, spoiler.spoilt(whole, spoiler.below(2) == 0 ? whole.find("\"vocab\"") : whole.size(), true));
         };
         const auto read = [&] {
             const auto tokenizer = open_tokenizer(dir.path);
@@ -150,7 +150,7 @@ TEST_SUITE("cpu") {
         const auto spoil = [&](size_t number) {
             Spoiler spoiler(number);
             const std::string& whole = wholes[spoiler.below(2)];
-            put(path, spoiler.spoilt(whole, whole.size(), true));
+            put_anew(path, spoiler.spoilt(whole, whole.size(), true));
         };
         const auto read = [&] {
             RecordReader reader(path);
