@@ -9,29 +9,31 @@
 namespace slab::data {
 
 std::string preview_row(const TokenFile& file, size_t row, size_t T, const Tokenizer& tokenizer, bool colour) {
-    const auto target = [&](size_t i) { return file.is_target(i) && !file.starts_document(i); };
-    const size_t begin = row * T;
-    const size_t full_end = std::min(begin + T, file.size());
+    const size_t first = row * T, full_end = std::min(T, file.size() - first);
+    std::vector<uint32_t> tokens(full_end);
+    std::vector<uint8_t> bits(full_end);
+    file.read(first, full_end, tokens.data(), bits.data());
+    const auto starts_document = [&](size_t i) { return (bits[i] & mask_document_start) != 0; };
+    const auto target = [&](size_t i) { return (bits[i] & mask_target) != 0 && !starts_document(i); };
     size_t end = full_end, targets = 0;
-    for (size_t i = begin; i < end; ++i) targets += target(i);
+    for (size_t i = 0; i < end; ++i) targets += target(i);
     if (file.row_tokens() != 0) {  // the filling: a last document of one token repeated, none a target
         size_t last = end;
         do --last;
-        while (last > begin && !file.starts_document(last));
-        bool filling = last > begin;
-        for (size_t i = last; i < end; ++i) filling = filling && !target(i) && file.token(i) == file.token(last);
+        while (last > 0 && !starts_document(last));
+        bool filling = last > 0;
+        for (size_t i = last; i < end; ++i) filling = filling && !target(i) && tokens[i] == tokens[last];
         if (filling) end = last;
     }
-    std::string text = "row " + count_text(row + 1) + ": " + counted(end - begin, "token") + ", " +
-                       count_text(targets) + " trained on" +
-                       (end < full_end ? ", filled up with " + count_text(full_end - end) : "") + "\n";
+    std::string text = "row " + count_text(row + 1) + ": " + counted(end, "token") + ", " + count_text(targets) +
+                       " trained on" + (end < full_end ? ", filled up with " + count_text(full_end - end) : "") + "\n";
     std::vector<uint32_t> run;
-    for (size_t i = begin; i < end;) {
-        if (i > begin && file.starts_document(i)) text += "\n--- next document ---\n";
+    for (size_t i = 0; i < end;) {
+        if (i > 0 && starts_document(i)) text += "\n--- next document ---\n";
         const bool marked = target(i);
         run.clear();
-        do run.push_back(file.token(i++));
-        while (i < end && target(i) == marked && !file.starts_document(i));
+        do run.push_back(tokens[i++]);
+        while (i < end && target(i) == marked && !starts_document(i));
         const std::string shown = printable_text(tokenizer.decode(run, true));
         text += !marked ? shown : colour ? "\x1b[32m" + shown + "\x1b[0m" : "[[" + shown + "]]";
     }

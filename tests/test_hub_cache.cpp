@@ -21,7 +21,7 @@ namespace {
 class Variables {
   public:
     explicit Variables(const std::map<std::string, std::string>& values) {
-        for (const char* name : {"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}) {
+        for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}) {
             const char* const now = getenv(name);
             before_[name] = now ? std::optional<std::string>(now) : std::nullopt;
             unsetenv(name);
@@ -48,6 +48,9 @@ TEST_SUITE("cpu") {
         CHECK(with({{"HOME", "/home/me"}}) == "/home/me/.cache/huggingface/hub");
         CHECK(with({{"HOME", "/home/me"}, {"XDG_CACHE_HOME", "/c"}}) == "/c/huggingface/hub");
         CHECK(with({{"HOME", "/home/me"}, {"XDG_CACHE_HOME", "/c"}, {"HF_HOME", "/hf"}}) == "/hf/hub");
+        CHECK(with({{"HOME", "/home/me"}, {"HF_HOME", "~/hf"}}) == "/home/me/hf/hub");
+        CHECK(with({{"HOME", "/home/me"}, {"HF_HOME", "/hf"}, {"HUGGINGFACE_HUB_CACHE", "~"}}) == "/home/me/");
+        CHECK(with({{"HUGGINGFACE_HUB_CACHE", "/old"}, {"HF_HUB_CACHE", "/new"}}) == "/new");
         CHECK(with({{"HF_HUB_CACHE", "/hub"}, {"HF_HOME", "/hf"}}) == "/hub");
         CHECK(with({{"HF_HUB_CACHE", ""}, {"HF_HOME", "/hf"}}) == "/hf/hub");
     }

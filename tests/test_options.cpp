@@ -162,7 +162,7 @@ TEST_SUITE("cpu") {
         const std::vector<Absurd> table = {
             {"--base-model", {nowhere, ""}},
             {"--train-data", {""}},
-            {"--val-set-size", {"-1", "nan", "inf", "1e9", "1e30", "x"}},
+            {"--val-set-size", {"-1", "1.5", "nan", "inf", "1e9", "1e30", "x"}},
             {"--output-dir", {"", below_a_file}},
             {"--adapter", {"dora", ""}},
             {"--lora-r", {"0", "-1", "4097", huge, "1.5", "x", ""}},

@@ -222,10 +222,12 @@ TEST_SUITE("cpu") {
         CHECK(has(error_of([&] { prompt_tokens(bytes, "az", 'z'); }), "vocabulary ends at 121"));
         CHECK(stop_tokens(bytes) == std::vector<int32_t>{256});
         CHECK(stop_tokens(chatml_tokenizer()) == std::vector<int32_t>{256, 258});
-        const FakeTokenizer llama = llama3_tokenizer();
+        FakeTokenizer llama = llama3_tokenizer();
         CHECK(prompt_tokens(llama, "a<|eot_id|>", 300) == std::vector<int32_t>{257, 'a', 260});
         CHECK(prompt_tokens(llama, "", 300) == std::vector<int32_t>{257});
         CHECK(stop_tokens(llama) == std::vector<int32_t>{256, 260});
+        llama.eos_text = "<|eot_id|>";  // as its instruct variant has it: a text's end still ends one
+        CHECK(stop_tokens(llama) == std::vector<int32_t>{260, 256});
     }
 
     TEST_CASE("sampler: a chat prompt is a user's turn and the beginning of a reply") {

@@ -72,11 +72,18 @@ TEST_SUITE("cpu") {
                     CHECK(file.max_token() == (count > 0 ? largest : 0));
                     if (count > 0) CHECK(file.token(file.max_token_index()) == largest);
                     CHECK(file.has_mask() == (masked && count > 0));
+                    std::vector<uint32_t> got(count);
+                    std::vector<uint8_t> bits(count);
+                    file.read(0, count, got.data(), bits.data());
+                    if (count > 0) {
+                        CHECK(file.token(count - 1) == got.back());
+                        CHECK(file.is_target(count - 1) == ((bits.back() & mask_target) != 0));
+                        CHECK(file.starts_document(count - 1) == ((bits.back() & mask_document_start) != 0));
+                    }
                     size_t wrong = 0, targets = 0, documents = 0;
                     for (size_t i = 0; i < count; ++i) {
                         const bool target = !masked || (mask[i] & 1), start = masked ? (mask[i] & 2) != 0 : i == 0;
-                        wrong += file.token(i) != tokens[i] || file.is_target(i) != target ||
-                                 file.starts_document(i) != start;
+                        wrong += got[i] != tokens[i] || bits[i] != target * mask_target + start * mask_document_start;
                         targets += target;
                         documents += start;
                     }

@@ -42,15 +42,18 @@ Result tokenize(const std::vector<std::string>& arguments, const std::string& st
 std::vector<std::string> documents(const fs::path& path) {
     const TokenFile file(path);
     REQUIRE(file.has_mask());
+    std::vector<uint32_t> tokens(file.size());
+    std::vector<uint8_t> bits(file.size());
+    file.read(0, file.size(), tokens.data(), bits.data());
     std::vector<std::string> texts;
     for (size_t i = 0; i < file.size(); ++i) {
-        if (file.starts_document(i)) {
+        if (bits[i] & mask_document_start) {
             texts.emplace_back();
-            CHECK_FALSE(file.is_target(i));
-            CHECK((i == 0 || file.token(i - 1) == ByteTokenizer::end_of_text));
+            CHECK_FALSE((bits[i] & mask_target) != 0);
+            CHECK((i == 0 || tokens[i - 1] == ByteTokenizer::end_of_text));
         }
         REQUIRE_FALSE(texts.empty());
-        const std::vector<uint32_t> one = {file.token(i)};
+        const std::vector<uint32_t> one = {tokens[i]};
         texts.back() += one[0] == ByteTokenizer::end_of_text ? "|" : ByteTokenizer::decode(one);
     }
     return texts;

@@ -35,6 +35,11 @@ std::string variable(const char* name) {
     return value ? value : "";
 }
 
+fs::path from_home(const std::string& path) {
+    if (path != "~" && !path.starts_with("~/")) return path;
+    return fs::path(variable("HOME")) / path.substr(std::min<size_t>(2, path.size()));
+}
+
 // The commit that refs/main names.
 std::string commit_of(const fs::path& ref) {
     constexpr size_t longest_bytes = 128;
@@ -52,10 +57,11 @@ std::string commit_of(const fs::path& ref) {
 }  // namespace
 
 fs::path hub_cache_directory() {
-    if (const auto hub = variable("HF_HUB_CACHE"); !hub.empty()) return hub;
-    if (const auto home = variable("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+    for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
+        if (const auto hub = variable(name); !hub.empty()) return from_home(hub);
+    if (const auto home = variable("HF_HOME"); !home.empty()) return from_home(home) / "hub";
     const auto cache = variable("XDG_CACHE_HOME");
-    return (cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache)) / "huggingface" / "hub";
+    return from_home(cache.empty() ? "~/.cache" : cache) / "huggingface" / "hub";
 }
 
 fs::path find_base_model(const std::string& given) {

@@ -11,8 +11,8 @@
 
 namespace slab::train {
 
-// The cache's directory: $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else
-// ~/.cache/huggingface/hub.
+// The cache's directory: $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE (its old name), else $HF_HOME/hub, else
+// $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. A leading ~ in a value is $HOME, as for those tools.
 std::filesystem::path hub_cache_directory();
 
 // What --base-model names: the path given, if there is such a file or directory, else the snapshot in the cache of the

@@ -227,8 +227,9 @@ void check_options(const TrainOptions& o) {
     want(beta1 >= 0 && beta1 < 1, "--adam-beta1", o.adam_beta1, "0 <= beta < 1");
     want(beta2 >= 0 && beta2 < 1, "--adam-beta2", o.adam_beta2, "0 <= beta < 1");
     want(std::isfinite(epsilon) && epsilon > 0, "--adam-epsilon", o.adam_epsilon, "more than 0 (in float32)");
-    want(o.val_set_size >= 0 && o.val_set_size < 1e15, "--val-set-size", o.val_set_size,
-         "a share below 1 or a number of rows");
+    const bool whole_rows = o.val_set_size == std::floor(o.val_set_size);  // 1.5 would be either
+    want(o.val_set_size >= 0 && o.val_set_size < 1e15 && (o.val_set_size < 1 || whole_rows), "--val-set-size",
+         o.val_set_size, "a share below 1 or a number of rows");
     want(o.eval_steps >= 0 && o.eval_steps <= kMostSteps, "--eval-steps", o.eval_steps, "0 or more");
     want(o.save_steps >= 0 && o.save_steps <= kMostSteps, "--save-steps", o.save_steps, "0 or more");
     want(o.save_total_limit >= 0 && o.save_total_limit <= kMostSteps, "--save-total-limit", o.save_total_limit,

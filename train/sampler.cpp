@@ -151,10 +151,12 @@ std::vector<int32_t> chat_prompt_tokens(const data::Tokenizer& tokenizer, const 
 std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer) {
     std::vector<int32_t> stops;
     const auto add = [&](std::optional<uint32_t> id) {
-        if (id) stops.push_back(static_cast<int32_t>(*id));
+        const auto token = static_cast<int32_t>(id.value_or(0));
+        if (id && std::find(stops.begin(), stops.end(), token) == stops.end()) stops.push_back(token);
     };
     add(tokenizer.eos());
-    for (const char* end_of_turn : {"<|im_end|>", "<|eot_id|>"}) add(tokenizer.id_of(end_of_turn));
+    // A chat model's eos ends its turn, and its base's ends a text: either may come, whichever is the file's eos.
+    for (const char* end : {"<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>"}) add(tokenizer.id_of(end));
     return stops;
 }
 

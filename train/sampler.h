@@ -48,7 +48,8 @@ std::vector<int32_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::
 // special token.
 std::vector<int32_t> chat_prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt,
                                         const std::string& chat_template, int V);
-// What ends a text or a turn: eos and, where the vocabulary has them, the ends of turn of ChatML and Llama 3.
+// What ends a text or a turn: eos and, where the vocabulary has them, the ends of turns and texts of ChatML, Llama 3
+// and GPT-2. Each once.
 std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer);
 
 // Decodes tokens as they come into pieces of whole UTF-8 characters; bytes that are none pass as they are.
