@@ -16,6 +16,7 @@
 #include "kernels/matmul.h"
 #include "kernels/philox.h"
 #include "offload/stream_schedule.h"
+#include "train/model_limits.h"
 #include "train/options.h"
 #include "train/step_loop.h"
 #include "train/text.h"
@@ -45,14 +46,20 @@ double median(std::vector<double> v) {
 }
 
 ModelConfig config_of(const BenchOptions& o) {
-    if (o.heads < 1 || o.hidden % o.heads != 0) throw std::runtime_error("--hidden must be a multiple of --heads");
+    if (o.hidden % o.heads != 0)
+        throw std::runtime_error("--hidden " + std::to_string(o.hidden) + " is no multiple of --heads " +
+                                 std::to_string(o.heads));
+    if (o.kv_heads != 0 && o.heads % o.kv_heads != 0)
+        throw std::runtime_error("--heads " + std::to_string(o.heads) + " is no multiple of --kv-heads " +
+                                 std::to_string(o.kv_heads));
+    if (o.hidden / o.heads % 2 != 0)
+        throw std::runtime_error("--hidden divided by --heads is odd; rotary positions want an even head size");
     ModelConfig c;
     c.family = Family::llama;
     c.C = o.hidden, c.I = o.intermediate, c.L = o.layers, c.NH = o.heads, c.NKV = o.kv_heads ? o.kv_heads : o.heads,
     c.HD = o.hidden / o.heads;
     c.V = o.vocab, c.max_positions = o.sequence_len;
     c.tied_head = false;
-    if (c.L < 1 || c.V < 2 || c.I < 1 || c.NH % c.NKV != 0) throw std::runtime_error("this shape makes no model");
     return c;
 }
 
@@ -237,13 +244,10 @@ struct Bench {
         const StepSettings settings{
             .adamw = {.learning_rate = 1e-5f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .weight_decay = 0},
             .max_grad_norm = 1};
-        Event start(*device, true), end(*device, true);
-        start.record(model->compute());
+        loop->restart_clock();  // the other model's step lies between
         loop->enqueue(batch, settings);
-        end.record(model->compute());
         const StepResult result = loop->collect();
-        end.synchronize();
-        if (keep) step_ms.push_back(elapsed_ms(start, end));
+        if (keep) step_ms.push_back(1e3 * result.seconds);
         return result;
     }
 };
@@ -372,19 +376,20 @@ int main(int argc, char** argv) {
     BenchOptions o;
     CLI::App app("Times a training step of a model of the given shape, resident and streamed.", "bench_step");
     app.option_defaults()->always_capture_default();
-    app.add_option("--hidden", o.hidden, "C");
-    app.add_option("--intermediate", o.intermediate, "MLP width");
-    app.add_option("--layers", o.layers, "L");
-    app.add_option("--heads", o.heads, "query heads");
-    app.add_option("--kv-heads", o.kv_heads, "key/value heads; 0: as many as heads");
-    app.add_option("--vocab", o.vocab, "V");
-    app.add_option("--sequence-len", o.sequence_len, "T");
-    app.add_option("--micro-batch-size", o.micro_batch_size, "B");
-    app.add_option("--lora-r", o.lora_r, "LoRA rank, on all linear layers");
+    app.add_option("--hidden", o.hidden, "C")->check(CLI::Range(1, kMaxHidden));
+    app.add_option("--intermediate", o.intermediate, "MLP width")->check(CLI::Range(1, kMaxHidden));
+    app.add_option("--layers", o.layers, "L")->check(CLI::Range(1, kMaxLayers));
+    app.add_option("--heads", o.heads, "query heads")->check(CLI::Range(1, kMaxHeads));
+    app.add_option("--kv-heads", o.kv_heads, "key/value heads; 0: as many as heads")->check(CLI::Range(0, kMaxHeads));
+    app.add_option("--vocab", o.vocab, "V")->check(CLI::Range(2, kMaxVocabulary));
+    app.add_option("--sequence-len", o.sequence_len, "T")->check(CLI::Range(1, 1 << 24));
+    app.add_option("--micro-batch-size", o.micro_batch_size, "B")->check(CLI::Range(1, 1 << 20));
+    app.add_option("--lora-r", o.lora_r, "LoRA rank, on all linear layers")->check(CLI::Range(1, kMaxHidden));
     app.add_option("--steps", o.steps, "timed pairs of steps")->check(CLI::Range(1, 10000));
     app.add_option("--warmup", o.warmup, "pairs before them")->check(CLI::Range(1, 1000));
-    app.add_option("--threads", o.threads, "CPU threads; 0: all cores");
-    app.add_option("--link-limit", o.link_limit_gbps, "emulate a link of this many GB/s by delaying copies");
+    app.add_option("--threads", o.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1024));
+    app.add_option("--link-limit", o.link_limit_gbps, "emulate a link of this many GB/s by delaying copies")
+        ->check(CLI::NonNegativeNumber);
     add_offload_flags(app, o.offload);
     if (const auto code = data::parse_command_line(app, argc, argv, std::cout, std::cerr)) return *code;
     try {

@@ -217,19 +217,19 @@ void check_traffic(Report& report, const ModelLayout& layout, const offload::Off
     report.check("slabs_moved", std::abs(static_cast<double>(stats.slabs_in) - static_cast<double>(wanted)), 0);
 }
 
-// Of logits, gradients and their norm. bf16 rounds in every layer, and the roundings add up as a random walk does: the
-// 5e-2 hold for four layers, beyond which PyTorch's own bf16 runs exceed them.
-double tensor_tolerance(int L) {
+// Of a tensor's gradient. bf16 rounds in every layer. In the one case here with more than four of them
+// (llama_8layers), gradients of q and k go beyond 5e-2, as they do in PyTorch's own bf16 run of it.
+double gradient_tolerance(int L) {
     return kRealIsFloat32 ? 1e-4 : 5e-2 * std::sqrt(std::max(1.0, L / 4.0));
 }
 
 int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
-    const double loss_tolerance = kRealIsFloat32 ? 1e-4 : 1e-2, after_tolerance = 1e-3;
+    const double loss_tolerance = kRealIsFloat32 ? 1e-4 : 1e-2, tensor_tolerance = kRealIsFloat32 ? 1e-4 : 5e-2;
+    const double after_tolerance = 1e-3;
     const Expected e = read_expected(directory / "expected.json");
     const SafetensorsFile expected(directory / "expected.safetensors");
     const fs::path gguf = directory / "base.gguf", base = fs::exists(gguf) ? gguf : directory / "base";
     const ModelConfig config = read_base_config(base);
-    const double tolerance = tensor_tolerance(config.L);
 
     ModelSettings settings;
     settings.B = e.B, settings.T = e.T, settings.freeze_layers = e.freeze_layers;
@@ -260,7 +260,7 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
         std::vector<float> want(got.size());
         expected.read_as("logits_step0_micro0", want.data());
         report.check("logits_step0_micro0", tensor_error(got.data(), want.data(), got.size(), !kRealIsFloat32),
-                     tolerance);
+                     tensor_tolerance);
         report.digest(got.data(), got.size() * sizeof(float));
     }
     StepLoop loop(model);
@@ -273,11 +273,12 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
         moved_back_bytes += device.traffic().device_to_host_bytes - before_bytes;
         report.check("loss.step" + std::to_string(step), relative(result.loss, e.losses[step]), loss_tolerance);
         report.check("grad_norm.step" + std::to_string(step), relative(result.grad_norm, e.grad_norms[step]),
-                     tolerance);
+                     tensor_tolerance);
         report.digest(&result.loss, sizeof result.loss);
         if (step == 0) model.offload().reset_stats();  // the ring is warm from here on
         if (step == 0)
-            compare_gradients(report, expected, layout.trained, model.trained().read_grads(model.compute()), tolerance);
+            compare_gradients(report, expected, layout.trained, model.trained().read_grads(model.compute()),
+                              gradient_tolerance(config.L));
     }
     if (kRealIsFloat32)  // bf16's rounding decides the sign of small gradients, and AdamW steps by signs
         compare_updated(report, expected, "after" + std::to_string(e.steps) + ".", layout.trained,

@@ -43,6 +43,13 @@ struct DeviceOptions {
     size_t pinned_limit_bytes = 0;  // page-lock no more host memory than this; 0 = what the system grants
 };
 
+// What is in use of the device, driver and libraries included, to be compared with the plan. Asked of the driver on
+// CUDA; the account's use on the CPU.
+struct MeasuredMemory {
+    size_t bytes;
+    bool of_process;  // false: the driver does not tell processes apart, and others' use since the first Device counts
+};
+
 int device_count();  // usable devices here; 1 on the CPU, 0 in CUDA without a GPU or with a driver that does not work
 
 // One GPU, or the CPU standing in for it. Must outlive every stream, event and buffer made from it.
@@ -58,10 +65,7 @@ class Device {
     std::string name() const;          // "CPU, 2 threads" or the GPU's name
     size_t host_pinned_bytes() const;  // page-locked now
     int numa_node() const;             // whose memory is next to the GPU; -1: there is one node, or it is not known
-    // What this process has taken of the device, driver and libraries included, to be compared with the plan: asked of
-    // the driver on CUDA (where that does not tell processes apart, others' use since the first Device counts too); the
-    // account's use on the CPU.
-    size_t measured_used_bytes() const;
+    MeasuredMemory measured_memory() const;
     Traffic traffic() const;
     void synchronize();  // start-up and tests only
 

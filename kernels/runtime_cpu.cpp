@@ -96,8 +96,8 @@ size_t Device::host_pinned_bytes() const {
 int Device::numa_node() const {
     return -1;
 }
-size_t Device::measured_used_bytes() const {
-    return state_->memory.used_bytes();
+MeasuredMemory Device::measured_memory() const {
+    return {state_->memory.used_bytes(), true};
 }
 
 Traffic Device::traffic() const {

@@ -27,15 +27,16 @@ constexpr size_t kPage_bytes = 4096;
 // What the driver counts of one GPU.
 class ManagementLibrary {
   public:
-    explicit ManagementLibrary(int device_index) : library_(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
+    explicit ManagementLibrary(int device_index) {
+        char pci_bus_id[32];
+        CUDA_CHECK(cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, device_index));
+        library_ = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
         if (library_ == nullptr) return;
         const auto start = symbol<int (*)()>("nvmlInit_v2");
         const auto find = symbol<int (*)(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
         stop_ = symbol<int (*)()>("nvmlShutdown");
         memory_of_ = symbol<int (*)(void*, Memory*)>("nvmlDeviceGetMemoryInfo");
         processes_of_ = symbol<int (*)(void*, unsigned*, Process*)>("nvmlDeviceGetComputeRunningProcesses_v3");
-        char pci_bus_id[32];
-        CUDA_CHECK(cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, device_index));
         started_ = start != nullptr && find != nullptr && stop_ != nullptr && start() == 0;
         if (!started_ || find(pci_bus_id, &gpu_) != 0) gpu_ = nullptr;
     }
@@ -82,7 +83,7 @@ class ManagementLibrary {
         return reinterpret_cast<F>(dlsym(library_, name));
     }
 
-    void* library_;
+    void* library_ = nullptr;
     void* gpu_ = nullptr;
     int (*memory_of_)(void*, Memory*) = nullptr;
     int (*processes_of_)(void*, unsigned*, Process*) = nullptr;
@@ -133,13 +134,15 @@ ContextMemory open_context(int device_index) {
     return contexts.emplace(device_index, make_context(device_index)).first->second;
 }
 
-size_t Device::measured_used_bytes() const {
-    if (const auto bytes = ManagementLibrary(state_->index).process_bytes()) return *bytes;
+MeasuredMemory Device::measured_memory() const {
+    const ContextMemory& context = state_->context;
+    // Less than the context alone would be another process, one of our number outside of this container.
+    const auto own_bytes = ManagementLibrary(state_->index).process_bytes();
+    if (own_bytes && *own_bytes >= context.bytes) return {*own_bytes, true};
     state_->make_current();
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    const size_t at_first_bytes = state_->context.free_bytes;
-    return state_->context.bytes + (at_first_bytes > free_bytes ? at_first_bytes - free_bytes : 0);
+    return {context.bytes + (context.free_bytes > free_bytes ? context.free_bytes - free_bytes : 0), false};
 }
 
 // -----------------------------------------------------------------------------------------------------------------

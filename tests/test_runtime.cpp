@@ -247,6 +247,16 @@ TEST_SUITE(RUNTIME_SUITE) {
         CHECK(device.host_pinned_bytes() == 0);
     }
 
+    TEST_CASE("runtime: what the device is seen to hold covers what was allocated") {
+        Device device({.index = 0, .threads = 1});
+        const size_t bytes = size_t{64} << 20, before_bytes = device.measured_memory().bytes;
+        const DeviceBuffer buffer(device, bytes, MemoryCategory::workspace, "buffer");
+        const MeasuredMemory measured = device.measured_memory();
+        CHECK(measured.bytes >= bytes);
+        if (measured.of_process) CHECK(measured.bytes >= before_bytes + bytes);
+        if (kBackend == Backend::cpu) CHECK(measured.bytes == device.memory().used_bytes());
+    }
+
     TEST_CASE("runtime: memory is charged by category, and a refusal leaves nothing allocated") {
         // Budgets count what the driver takes, which differs between GPUs.
         const size_t budget_bytes = Device({.index = 0, .threads = 1}).memory().reserved_bytes() + (size_t{1} << 29);

@@ -301,9 +301,10 @@ void Run::finish() {
     out_ << "peak device memory " << memory_text(device_->memory().peak_bytes()) << ", planned " << memory_text(planned)
          << "\n";
     if constexpr (kBackend == Backend::cuda) {
-        const size_t measured_bytes = device_->measured_used_bytes();
-        summary["device_bytes_by_driver"] = measured_bytes;
-        out_ << "the driver counts " << memory_text(measured_bytes) << " for this process\n";
+        const MeasuredMemory measured = device_->measured_memory();
+        summary["device_bytes_by_driver"] = measured.bytes;
+        out_ << "the driver counts " << memory_text(measured.bytes)
+             << (measured.of_process ? " for this process\n" : " since the start, other processes included\n");
     }
     say_evaluations(summary);
     out_ << "wrote "

@@ -4,7 +4,7 @@
 # norm differs from the resident one's in a single bit, so each line of the table is also such a comparison.
 
 bench() {  # NAME, then flags
-    run "bench-$1" 90 "$bf16/bench_step" "${@:2}"
+    run "bench-$1" 120 "$bf16/bench_step" "${@:2}"
 }
 
 # figure NAME EXPRESSION: what sed's first group finds in a benchmark's output, without thousands separators
