@@ -137,7 +137,7 @@ void load(const fs::path& path) {
     const train::ModelConfig config = train::read_base_config(path);
     train::BaseWeights weights = train::BaseWeights::from_files(path, config);
     ThreadPool pool(1);
-    for (const train::TensorSpec& spec : test::all_tensors(config)) {
+    for (const train::TensorSpec& spec : all_tensors(config)) {
         std::vector<float> values(spec.elems());
         weights.read(spec, values.data(), pool);
     }

@@ -61,7 +61,7 @@ std::string error_loading(const fs::path& path) {
         const ModelConfig config = read_base_config(path);
         BaseWeights weights = BaseWeights::from_files(path, config);
         ThreadPool pool(1);
-        for (const TensorSpec& spec : test::all_tensors(config)) read_all<float>(weights, spec, pool);
+        for (const TensorSpec& spec : all_tensors(config)) read_all<float>(weights, spec, pool);
     });
     if (!error.empty()) CHECK(has(error, path.string()));
     return error;
@@ -132,7 +132,7 @@ TEST_SUITE("cpu") {
 
             BaseWeights from_gguf = BaseWeights::from_files(gguf, got);
             BaseWeights from_directory = BaseWeights::from_files(directory, want);
-            for (const TensorSpec& spec : test::all_tensors(want)) {
+            for (const TensorSpec& spec : all_tensors(want)) {
                 CAPTURE(spec.parts[0].key);
                 CHECK(same_bits(read_all<float>(from_gguf, spec, pool), read_all<float>(from_directory, spec, pool)));
                 CHECK(same_bits(read_all<bf16>(from_gguf, spec, pool), read_all<bf16>(from_directory, spec, pool)));

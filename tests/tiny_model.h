@@ -71,13 +71,6 @@ inline train::ModelConfig tiny_config(const std::string& family, int L = 5) {
     return c;
 }
 
-inline std::vector<train::TensorSpec> all_tensors(const train::ModelConfig& config) {
-    std::vector<train::TensorSpec> all = train::outer_tensors(config);
-    for (int l = 0; l < config.L; ++l)
-        for (auto& spec : train::layer_tensors(config, l)) all.push_back(std::move(spec));
-    return all;
-}
-
 // config.json and model.safetensors. `edit` may change a tensor's values (a part's, where several are joined).
 inline void write_tiny_model(
     const std::filesystem::path& directory, const train::ModelConfig& config,
@@ -85,7 +78,7 @@ inline void write_tiny_model(
     unsigned seed = 1;
     train::SafetensorsWriter writer;
     std::vector<std::vector<float>> values;
-    const auto specs = all_tensors(config);
+    const auto specs = train::all_tensors(config);
     for (const auto& spec : specs) {
         const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
         const bool outer = spec.role >= train::Role::token_embedding;

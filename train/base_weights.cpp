@@ -17,13 +17,6 @@ namespace slab::train {
 
 namespace {
 
-std::vector<TensorSpec> all_tensors(const ModelConfig& config) {
-    std::vector<TensorSpec> all = outer_tensors(config);
-    for (int l = 0; l < config.L; ++l)
-        for (auto& spec : layer_tensors(config, l)) all.push_back(std::move(spec));
-    return all;
-}
-
 void check_part(const ModelFiles& files, const TensorSpec& spec, const TensorPart& part, std::set<std::string>& used) {
     const std::string name = files.resolve(key_spellings(part.key));
     if (name.empty())
@@ -171,37 +164,43 @@ ReadReport BaseWeights::read_rows(const TensorSpec& spec, const TensorPart& part
 }
 
 template <class T>
-void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool) {
+void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool) {
     const bool ends_branch = spec.role == Role::o_weight || spec.role == Role::down_weight;
     const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
     const float deviation = 0.02f / (ends_branch ? std::sqrt(2.0f * static_cast<float>(L_)) : 1.0f);
+    const uint32_t tensor = name_hash(part.key);
     std::atomic<size_t> inexact{0};
-    for (const auto& part : spec.parts) {
-        const uint32_t tensor = name_hash(part.key);
-        // Pieces are whole rows when they come from files, whole groups of four when they are drawn. Where rows are
-        // columns on disk the part is one piece: each would read all of it.
-        const bool one_piece = spec.transposed && !gguf_;
-        const auto read_piece = [&](size_t begin, size_t end) {
-            inexact += read_rows(spec, part, begin, end - begin, dst + begin * spec.cols).inexact_elems;
-        };
-        const size_t elems = part.rows * spec.cols;
-        const auto draw_groups = [&](size_t begin, size_t end) {
-            for (size_t group = begin; group < end; ++group) {
-                const std::array<float, 4> normal = normal4(seed_, tensor, group);
-                for (size_t i = 4 * group; i < std::min(4 * group + 4, elems); ++i)
-                    dst[i] = stored<T>(deviation * normal[i % 4]);
-            }
-        };
-        if (files_ || gguf_)
-            pool.parallel_ranges(part.rows, one_piece ? part.rows : std::max<size_t>(1, kPieceElems / spec.cols),
-                                 read_piece);
-        else if (spec.matrix)
-            pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
-        else
-            std::fill(dst, dst + elems, stored<T>(norm ? 1.0f : 0.0f));
-        dst += elems;
-    }
+    // Pieces are whole rows when they come from files, whole groups of four when they are drawn. Where rows are columns
+    // on disk the part is one piece: each would read all of it.
+    const bool one_piece = spec.transposed && !gguf_;
+    const auto read_piece = [&](size_t begin, size_t end) {
+        inexact += read_rows(spec, part, begin, end - begin, dst + begin * spec.cols).inexact_elems;
+    };
+    const size_t elems = part.rows * spec.cols;
+    const auto draw_groups = [&](size_t begin, size_t end) {
+        for (size_t group = begin; group < end; ++group) {
+            const std::array<float, 4> normal = normal4(seed_, tensor, group);
+            for (size_t i = 4 * group; i < std::min(4 * group + 4, elems); ++i)
+                dst[i] = stored<T>(deviation * normal[i % 4]);
+        }
+    };
+    if (files_ || gguf_)
+        pool.parallel_ranges(part.rows, one_piece ? part.rows : std::max<size_t>(1, kPieceElems / spec.cols),
+                             read_piece);
+    else if (spec.matrix)
+        pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
+    else
+        std::fill(dst, dst + elems, stored<T>(norm ? 1.0f : 0.0f));
     inexact_elems_ += inexact;
+}
+template void BaseWeights::read_part<float>(const TensorSpec&, const TensorPart&, float*, ThreadPool&);
+
+template <class T>
+void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool) {
+    for (const auto& part : spec.parts) {
+        read_part(spec, part, dst, pool);
+        dst += part.rows * spec.cols;
+    }
 }
 template void BaseWeights::read<float>(const TensorSpec&, float*, ThreadPool&);
 template void BaseWeights::read<bf16>(const TensorSpec&, bf16*, ThreadPool&);

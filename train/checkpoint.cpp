@@ -61,36 +61,22 @@ NamedWeights from_device(const char* key_prefix, TrainedSet set, Model& model) {
 void save_full_model(const fs::path& directory, Model& model, const SaveContext& context) {
     const ModelLayout& layout = context.layout;
     SafetensorsWriter writer;
-    std::vector<float> values;             // of the frozen tensor `read`, all its parts, or of one trained tensor
-    const TensorSpec* now_read = nullptr;  // parts follow each other, so each tensor is read once
+    std::vector<float> turned;  // the tensor at hand in our orientation, where it is stored in the other
     const auto add = [&](const TensorSpec& spec, const std::array<int, kRoles>& full_index) {
         const int first = full_index[index_of(spec.role)];
-        size_t begin = 0;
-        for (size_t p = 0; p < spec.parts.size(); ++p) {
-            const TensorPart& part = spec.parts[p];
-            writer.add(
-                part.key, DType::f32, stored_shape(spec, part), [&, spec = &spec, first, begin, p](std::byte* dst) {
-                    const TensorPart& part = spec->parts[p];
-                    const float* src = nullptr;  // [part.rows, spec->cols]
-                    if (first >= 0) {
-                        values.resize(part.rows * spec->cols);
-                        model.trained().read_tensor(TrainedSet::weights, first + p, values.data(), model.compute());
-                        now_read = nullptr;
-                        src = values.data();
-                    } else {
-                        values.resize(spec->elems());
-                        if (now_read != spec)
-                            context.weights.read(*spec, values.data(), model.compute().device().pool());
-                        now_read = spec;
-                        src = values.data() + begin;
-                    }
-                    if (spec->transposed)
-                        transpose(src, part.rows, spec->cols, reinterpret_cast<float*>(dst));
-                    else
-                        std::memcpy(dst, src, part.rows * spec->cols * sizeof(float));
-                });
-            begin += part.rows * spec.cols;
-        }
+        for (size_t p = 0; p < spec.parts.size(); ++p)
+            writer.add(spec.parts[p].key, DType::f32, stored_shape(spec, spec.parts[p]),
+                       [&, spec = &spec, first, p](std::byte* dst) {
+                           const TensorPart& part = spec->parts[p];
+                           float* const stored = reinterpret_cast<float*>(dst);  // [stored_shape(*spec, part)]
+                           if (spec->transposed) turned.resize(part.rows * spec->cols);
+                           float* const ours = spec->transposed ? turned.data() : stored;  // [part.rows, spec->cols]
+                           if (first >= 0)
+                               model.trained().read_tensor(TrainedSet::weights, first + p, ours, model.compute());
+                           else
+                               context.weights.read_part(*spec, part, ours, model.compute().device().pool());
+                           if (spec->transposed) transpose(ours, part.rows, spec->cols, stored);
+                       });
     };
     for (const auto& spec : layout.outer_specs) add(spec, layout.outer_full_index);
     for (int l = 0; l < layout.config.L; ++l)

@@ -93,10 +93,7 @@ size_t gguf_row(size_t row, int HD) {
 GgufWeights::GgufWeights(const std::filesystem::path& path, const ModelConfig& config)
     : file_(path), family_(config.family), HD_(config.HD) {
     std::set<std::string> used = {kRotaryFactorsTensor};
-    std::vector<TensorSpec> specs = outer_tensors(config);
-    for (int l = 0; l < config.L; ++l)
-        for (auto& spec : layer_tensors(config, l)) specs.push_back(std::move(spec));
-    for (const auto& spec : specs)
+    for (const auto& spec : all_tensors(config))
         for (const auto& part : spec.parts) {
             const data::GgufTensor& tensor = tensor_of(part.key);
             used.insert(tensor.name);

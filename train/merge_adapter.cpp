@@ -148,16 +148,9 @@ class DecodedSource : public Source {
           weights_(BaseWeights::from_files(base, config)),
           adapter_(adapter),
           pool_(pool),
-          specs_(outer_tensors(config)) {
-        for (int l = 0; l < config.L; ++l)
-            for (auto& spec : layer_tensors(config, l)) specs_.push_back(std::move(spec));
-        for (const TensorSpec& spec : specs_) {
-            size_t begin_elem = 0;
-            for (const TensorPart& part : spec.parts) {
-                places_[part.key] = {&spec, &part, begin_elem};
-                begin_elem += part.rows * spec.cols;
-            }
-        }
+          specs_(all_tensors(config)) {
+        for (const TensorSpec& spec : specs_)
+            for (const TensorPart& part : spec.parts) places_[part.key] = {&spec, &part};
     }
 
     std::vector<OutTensor> plan(std::optional<DType> dtype) const override {
@@ -175,39 +168,25 @@ class DecodedSource : public Source {
     }
 
     void make(const OutTensor& t, std::byte* dst) override {
-        const Place& place = places_.at(t.name);
-        const TensorSpec& spec = *place.spec;
-        const size_t elems = place.part->rows * spec.cols;
-        if (read_ != &spec) {  // its parts follow each other
-            all_parts_.resize(spec.elems());
-            weights_.read(spec, all_parts_.data(), pool_);
-            read_ = &spec;
+        const auto [spec, part] = places_.at(t.name);
+        std::vector<float> wide(part->rows * spec->cols);
+        weights_.read_part(*spec, *part, wide.data(), pool_);
+        if (spec->transposed) {
+            std::vector<float> stored(wide.size());
+            transpose(wide.data(), part->rows, spec->cols, stored.data());
+            wide = std::move(stored);
         }
-        std::vector<float> wide(elems);
-        const float* const from = all_parts_.data() + place.begin_elem;
-        if (spec.transposed)
-            transpose(from, place.part->rows, spec.cols, wide.data());
-        else
-            std::copy_n(from, elems, wide.data());
-        finish_tensor(t, wide.data(), elems, spec.transposed, adapter_, pool_, path_, dst);
+        finish_tensor(t, wide.data(), wide.size(), spec->transposed, adapter_, pool_, path_, dst);
     }
 
   private:
-    struct Place {
-        const TensorSpec* spec;
-        const TensorPart* part;
-        size_t begin_elem;  // in spec's elements
-    };
-
     fs::path path_;
     const ModelConfig& config_;
     BaseWeights weights_;
     const Adapter& adapter_;
     ThreadPool& pool_;
     std::vector<TensorSpec> specs_;
-    std::map<std::string, Place> places_;
-    std::vector<float> all_parts_;  // of the tensor read_
-    const TensorSpec* read_ = nullptr;
+    std::map<std::string, std::pair<const TensorSpec*, const TensorPart*>> places_;  // by key
 };
 
 // Runs of tensors that fit a shard each. A tensor larger than a shard has one of its own.

@@ -107,6 +107,13 @@ std::vector<TensorSpec> outer_tensors(const ModelConfig& c) {
     return t.specs;
 }
 
+std::vector<TensorSpec> all_tensors(const ModelConfig& c) {
+    std::vector<TensorSpec> all = outer_tensors(c);
+    for (int l = 0; l < c.L; ++l)
+        for (auto& spec : layer_tensors(c, l)) all.push_back(std::move(spec));
+    return all;
+}
+
 std::vector<LinearModule> linear_modules(const ModelConfig& c, int layer) {
     const std::string p = layer_prefix(c, layer);
     const size_t C = c.C, I = c.I, QC = attn_cols(c), KC = static_cast<size_t>(c.NKV) * c.HD;

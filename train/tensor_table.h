@@ -70,6 +70,8 @@ void transpose(const float* src, size_t rows, size_t cols, float* dst);
 std::vector<TensorSpec> layer_tensors(const ModelConfig& config, int layer);
 // Embeddings, final norm and, unless tied, the head.
 std::vector<TensorSpec> outer_tensors(const ModelConfig& config);
+// All of the model: the outer ones, then the layers' in their order.
+std::vector<TensorSpec> all_tensors(const ModelConfig& config);
 
 // Width of a row of fused q, k, v: (NH + 2 NKV) * HD.
 inline size_t qkv_cols(const ModelConfig& c) {
