@@ -15,7 +15,8 @@ namespace {
 using cuda::as_float;
 
 constexpr int kWarps = 8;
-constexpr int kKeysAtOnce = 4;  // a warp's, so that their loads overlap
+constexpr int kKeysAtOnce = 4;    // a warp's, so that their loads overlap
+constexpr int kMaxHeads = 65535;  // a grid's second dimension
 
 // Elements of a head: lane, lane + 32, ...; those from HD on are zero.
 template <int kPerLane>
@@ -105,11 +106,12 @@ void cache_append(const CacheAppend<real>& a, Stream& stream) {
 
 void attention_cached(const AttentionCached<real>& a, Stream& stream) {
     const OpScope scope(stream, "attention_cached");
-    if (a.Tq < 1 || a.n < a.Tq || a.NKV < 1 || a.NH % a.NKV != 0 || a.NH > 65535 || a.HD < 1 ||
+    if (a.Tq < 1 || a.n < a.Tq || a.NKV < 1 || a.NH % a.NKV != 0 || a.NH > kMaxHeads || a.HD < 1 ||
         a.HD > kMaxAttentionHeadSize)
         throw std::logic_error("attention_cached: Tq " + std::to_string(a.Tq) + ", n " + std::to_string(a.n) + ", NH " +
                                std::to_string(a.NH) + ", NKV " + std::to_string(a.NKV) + ", HD " +
-                               std::to_string(a.HD) + "; wanted: 1 <= Tq <= n, NH a multiple of NKV, HD at most " +
+                               std::to_string(a.HD) + "; wanted: 1 <= Tq <= n, NH at most " +
+                               std::to_string(kMaxHeads) + " and a multiple of NKV, HD at most " +
                                std::to_string(kMaxAttentionHeadSize));
     const dim3 grid(static_cast<unsigned>(a.Tq), static_cast<unsigned>(a.NH));
     const auto kernel = a.HD <= 32    ? attention_cached_kernel<1>

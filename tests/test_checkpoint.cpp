@@ -36,8 +36,9 @@ TrainerState run_of(const std::map<std::string, std::string>& identity, const st
 }
 
 void save(const fs::path& directory, TinyRun& run, int64_t step) {
+    std::ostringstream notes;
     save_checkpoint(directory, run.model,
-                    {run.layout, run.weights, "tiny/base", model_config_json(run.layout.config, "float32"), {}},
+                    {run.layout, run.weights, "tiny/base", model_config_json(run.layout.config, "float32"), {}, notes},
                     state_at(step));
 }
 

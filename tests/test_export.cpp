@@ -160,9 +160,19 @@ TEST_SUITE("cpu") {
         put(from / "generation_config.json", R"({"eos_token_id": 2})");
         put(from / "optimizer.bin", "not to be copied");
         const MergeReport whole = tiny.merge();
-        CHECK(whole.copied ==
+        CHECK(whole.beside.copied ==
               std::vector<std::string>{"tokenizer.json", "tokenizer_config.json", "generation_config.json"});
+        CHECK(whole.beside.left_out.empty());
         CHECK(content(tiny.out / "tokenizer_config.json") == R"({"x": 1})");
+        const FreshDirectory beside;  // for files that cannot be read by now
+        fs::create_directory(from / "merges.txt");
+        const CopyReport some = copy_into(
+            beside.path, {from / "merges.txt", from / "tokenizer.json", from / "vocab.json", from / "optimizer.bin"});
+        CHECK(some.copied == std::vector<std::string>{"tokenizer.json", "optimizer.bin"});
+        CHECK(names_in(beside.path) == std::vector<std::string>{"optimizer.bin", "tokenizer.json"});
+        REQUIRE(some.left_out.size() == 2);
+        CHECK(has(some.left_out[0], "merges.txt is not copied beside the weights: "));
+        CHECK(has(some.left_out[1], (from / "vocab.json").string()));
         const ModelFiles one(tiny.out);
         const fs::path sharded = tiny.dir.path / "sharded";
         const MergeReport report = merge_adapter(from, tiny.base.config, Adapter(tiny.adapter, tiny.base.config),

@@ -314,7 +314,8 @@ TEST_SUITE("cpu") {
             {"llama", "'num_attention_heads': 5, 'num_key_value_heads': 5", "\"hidden_size\" is 48"},
             {"llama", "'head_dim': 11", "\"head_dim\" is 11, wanted an even"},
             {"llama", "'hidden_size': 52", "\"head_dim\" is absent, wanted an even"},
-            {"llama", "'num_attention_heads': 65536, 'num_key_value_heads': 1, 'head_dim': 16384", "\"head_dim\""},
+            {"llama", "'num_attention_heads': 65535, 'num_key_value_heads': 1, 'head_dim': 16384", "\"head_dim\""},
+            {"llama", "'num_attention_heads': 65536", "\"num_attention_heads\" is 65536"},  // CUDA's grids end there
             {"llama", "'some_new_thing': true", "\"some_new_thing\" is true"},
             {"llama", "'some_new_thing': 'on'", "\"some_new_thing\" is \"on\""},
             {"llama", "'text_config': {'a': 1}", "\"text_config\""},

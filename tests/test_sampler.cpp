@@ -148,6 +148,21 @@ TEST_SUITE("cpu") {
         CHECK_THROWS_AS(sample(run, {}, {}), std::logic_error);
     }
 
+    TEST_CASE("sampler: the text of a model that has diverged ends, and the model is as before") {
+        const TinyBase base("llama", 2);
+        TinyRun run(base, with_cache(streamed(tiny_settings(), 1, 2)));
+        Stream& stream = run.model.compute();
+        const SampleSettings settings{.tokens = 5, .temperature = 0};
+        const std::vector<int32_t> want = sample(run, {1, 2}, settings).tokens;
+        const std::vector<float> weights = run.model.trained().read_weights(stream);
+        run.model.trained().write_weights(std::vector<float>(weights.size(), NAN), stream);
+        const Sampled got = sample(run, {1, 2}, settings);
+        CHECK(got.end == SampleEnd::not_finite);
+        CHECK(got.tokens.empty());
+        run.model.trained().write_weights(weights, stream);
+        CHECK(sample(run, {1, 2}, settings).tokens == want);
+    }
+
     TEST_CASE("sampler: the tokens are a function of the seed, streamed or resident, and spread with the temperature") {
         const TinyBase base("llama", 4);
         TinyRun resident(base, with_cache(tiny_settings())),
@@ -172,7 +187,7 @@ TEST_SUITE("cpu") {
             constexpr int kDraws = 4000;
             std::vector<double> got(logits.size());
             for (int i = 0; i < kDraws; ++i)
-                got[static_cast<size_t>(pick_token(logits, s, (static_cast<float>(i) + 0.5f) / kDraws))] +=
+                got[static_cast<size_t>(pick_token(logits, s, (static_cast<float>(i) + 0.5f) / kDraws).value())] +=
                     1.0 / kDraws;
             return got;
         };
@@ -194,7 +209,9 @@ TEST_SUITE("cpu") {
         expect({.temperature = 1, .top_k = 2, .top_p = 0.9}, {1, 5});  // top-p over what top-k left
         expect({.temperature = 1, .top_k = 3, .top_p = 0.01}, {1});
         CHECK(pick_token(logits, {.temperature = 0}, 0.99f) == 1);
-        CHECK(pick_token({NAN, NAN}, {.temperature = 1, .top_p = 0.5}, 0.5f) == 0);
+        for (const double temperature : {0.0, 1.0})
+            for (const std::vector<float>& none : {std::vector<float>{NAN, NAN}, {-INFINITY, NAN}, {INFINITY, NAN}})
+                CHECK_FALSE(pick_token(none, {.temperature = temperature, .top_p = 0.5}, 0.5f).has_value());
         CHECK(pick_token({1, INFINITY, 0}, {.temperature = 1}, 0.5f) == 1);
     }
 

@@ -83,7 +83,8 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
         for (const auto& spec : layout.layer_specs[l]) add(spec, layout.full_index[l]);
     writer.write(directory / kModelFile);
     data::write_file_atomically(directory / "config.json", context.config_json);
-    copy_into(directory, context.companions);
+    const CopyReport report = copy_into(directory, context.companions);
+    for (const std::string& why : report.left_out) context.notes << "note: " << why << "\n";
 }
 
 // best_*: the Trainer's names. A loss that is no number is not written: after resuming it counts as never seen.

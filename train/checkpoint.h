@@ -1,9 +1,10 @@
 // Checkpoints and the run directory: everything a run needs to go on with the same bits, written whole or not at all.
 //
 // output-dir/
-//   checkpoint-100/   adapter_model.safetensors + adapter_config.json, or model.safetensors + config.json when trained
-//                     in full; optimizer.safetensors (exp_avg.<key>, exp_avg_sq.<key>), trainer_state.json
-//   adapter_model.safetensors, adapter_config.json   (or model.safetensors, config.json): the final result
+//   checkpoint-100/   adapter_model.safetensors + adapter_config.json, or, trained in full, model.safetensors +
+//                     config.json and, as the base has them, generation_config.json and tokenizer files;
+//                     optimizer.safetensors (exp_avg.<key>, exp_avg_sq.<key>), trainer_state.json
+//   the same again but for the last two: the final result. Here the base's tokenizer files lie beside an adapter too.
 //   log.jsonl, config.toml
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -48,6 +50,7 @@ struct SaveContext {
     std::string base_model;                         // its name, for adapter_config.json
     std::string config_json;                        // of a whole model, in float32
     std::vector<std::filesystem::path> companions;  // the base's files that belong beside a whole model, copied there
+    std::ostream& notes;                            // told of those that could not be copied
 };
 
 // The trained result alone into an existing directory: an adapter, or a whole Hugging Face model.

@@ -72,9 +72,10 @@ void export_all(const ExportOptions& o, std::ostream& out) {
         out << "wrote " << o.merge << ": " << memory_text(report.bytes) << " of weights in " << report.shards
             << (report.shards == 1 ? " file" : " files") << ", " << report.merged << " of " << report.tensors
             << " tensors merged";
-        for (const std::string& name : report.copied)
-            out << (&name == &report.copied.front() ? "; with " : ", ") << name;
+        for (const std::string& name : report.beside.copied)
+            out << (&name == &report.beside.copied.front() ? "; with " : ", ") << name;
         out << "\n";
+        for (const std::string& why : report.beside.left_out) out << "note: " << why << "\n";
     }
     if (!o.gguf_adapter.empty()) {
         write_gguf_adapter(o.gguf_adapter, config, adapter);

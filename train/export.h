@@ -1,9 +1,10 @@
 // build/export_gpt: an adapter made into what other tools load: a full Hugging Face model, or a GGUF LoRA for
 // llama.cpp.
 //
-// Works on files alone: no device is opened, and no more than one of the base's tensors is in memory at a time (beside
-// the adapter). A merged weight is W + scale * B A, computed in float32 and rounded once; a tensor without an adapter
-// keeps its bits where its type is kept.
+// Works on files alone: no device is opened. In memory, beside the adapter, is one tensor of the output at a time: as
+// it is written, and in float32 (twice while a GGUF file's is turned into Conv1D's [in, out]). A merged weight is W +
+// scale
+// * B A, computed in float32 and rounded once; a tensor without an adapter keeps its bits where its type is kept.
 #pragma once
 
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "kernels/thread_pool.h"
 #include "train/adapter_config.h"
 #include "train/model_config.h"
+#include "train/model_directory.h"
 
 namespace slab::train {
 
@@ -45,7 +47,7 @@ struct MergeSettings {
 // What was written.
 struct MergeReport {
     size_t shards = 0, bytes = 0, tensors = 0, merged = 0;
-    std::vector<std::string> copied;  // files beside the weights
+    CopyReport beside;  // the base's files that belong beside the weights
 };
 // base: a Hugging Face directory, a .safetensors file with config.json beside it, or a GGUF file. out: a directory that
 // does not exist, or is empty; it appears whole or not at all.

@@ -261,8 +261,7 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
     }
     if (shards.size() > 1) write_index(staged.staging(), shards);
     data::write_file_atomically(staged.staging() / "config.json", config_json);
-    for (const fs::path& file : beside) report.copied.push_back(file.filename().string());
-    copy_into(staged.staging(), beside);
+    report.beside = copy_into(staged.staging(), beside);
     staged.commit();
     return report;
 }

@@ -61,10 +61,18 @@ std::vector<fs::path> companions_of(const fs::path& base) {
     return files;
 }
 
-void copy_into(const fs::path& directory, const std::vector<fs::path>& files) {
-    std::error_code ignored;
-    for (const fs::path& file : files)
-        if (fs::exists(file, ignored)) data::copy_file_atomically(file, directory / file.filename());
+CopyReport copy_into(const fs::path& directory, const std::vector<fs::path>& files) {
+    CopyReport report;
+    for (const fs::path& file : files) {
+        const std::string name = file.filename().string();
+        try {
+            data::copy_file_atomically(file, directory / name);
+            report.copied.push_back(name);
+        } catch (const std::exception& error) {
+            report.left_out.push_back(name + " is not copied beside the weights: " + error.what());
+        }
+    }
+    return report;
 }
 
 }  // namespace slab::train

@@ -26,8 +26,12 @@ std::vector<std::filesystem::path> tokenizer_files_of(const std::filesystem::pat
 // These and generation_config.json: what belongs into the directory of a whole model.
 std::vector<std::filesystem::path> companions_of(const std::filesystem::path& base);
 
-// Each appears whole or not at all in the directory. One that is gone by now is left out: a run that took hours does
-// not lose its result for want of it.
-void copy_into(const std::filesystem::path& directory, const std::vector<std::filesystem::path>& files);
+struct CopyReport {
+    std::vector<std::string> copied;    // names
+    std::vector<std::string> left_out;  // of each file that could not be copied: a sentence for the user, why
+};
+// Each appears whole or not at all in the directory. One that cannot be copied is left out and never thrown for: a run
+// that took hours does not lose its result for want of it.
+CopyReport copy_into(const std::filesystem::path& directory, const std::vector<std::filesystem::path>& files);
 
 }  // namespace slab::train

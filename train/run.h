@@ -1,7 +1,8 @@
 // One run of the trainer, from its flags to its last file. For trainer.cpp and run_start.cpp alone: the first trains,
 // saves and reports, the second checks, plans and loads.
 //
-// Invariant: until load() has taken the run directory's lock, nothing on disk is changed.
+// Invariant: until load() has taken the run directory's lock, nothing on disk is changed, but that the directory is
+// made, which is what the lock lies on.
 #pragma once
 
 #include <atomic>
@@ -54,14 +55,13 @@ class Run {
     void evaluate(int64_t step);
     void consider_best(int64_t step);
     void sample(const char* when);
-    MicroBatch batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows);
     bool enqueue_step();
     void collect_one();
     void collect_all() {
         while (!in_flight_.empty()) collect_one();
     }
     [[noreturn]] void stop_at_bad_steps(int64_t step);
-    SaveContext save_context() { return {*layout_, *weights_, o_.base_model, config_json_, companions_}; }
+    SaveContext save_context() { return {*layout_, *weights_, o_.base_model, config_json_, companions_, out_}; }
     void write_checkpoint(int64_t step);
     bool save(int64_t step);
     void start_trace(int64_t step);

@@ -42,7 +42,7 @@ void Run::check_paths() const {
         if (std::error_code error; !file.empty() && !fs::exists(file, error))
             throw std::runtime_error(std::string(flag) + " " + file + ": " +
                                      (error ? error.message() : "no such file") +
-                                     "; wanted a token file (build/tokenize makes one from text)");
+                                     "; wanted a text, records (*.jsonl) or a token file (*.bin)");
     if (!o_.trace.empty()) {
         check_trace_file(o_.trace);
         const auto folder_of = [](const fs::path& file) {

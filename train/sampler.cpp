@@ -68,11 +68,15 @@ const char* name_of(SampleEnd end) {
             return "positions";
         case SampleEnd::interrupted:
             return "interrupted";
+        case SampleEnd::not_finite:
+            return "not finite";
     }
     return "";
 }
 
-int32_t pick_token(const std::vector<float>& logits, const SampleSettings& settings, float random) {
+std::optional<int32_t> pick_token(const std::vector<float>& logits, const SampleSettings& settings, float random) {
+    const auto finite = [](float logit) { return std::isfinite(logit); };
+    if (std::none_of(logits.begin(), logits.end(), finite)) return std::nullopt;
     int32_t likeliest = 0;
     double highest = -std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < logits.size(); ++i)  // NaN compares false
@@ -114,13 +118,17 @@ SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const 
         if (end != SampleEnd::tokens) break;
         const std::vector<float> logits = model.next_logits(next);
         const PhiloxOut out = philox(settings.seed, static_cast<uint32_t>(i), 0, 0, 0x5A3F1Eu);
-        const int32_t token = pick_token(logits, settings, uniform01(out.v[0]));
-        if (std::find(settings.stop_tokens.begin(), settings.stop_tokens.end(), token) != settings.stop_tokens.end()) {
+        const std::optional<int32_t> token = pick_token(logits, settings, uniform01(out.v[0]));
+        if (!token) {
+            end = SampleEnd::not_finite;
+            break;
+        }
+        if (std::find(settings.stop_tokens.begin(), settings.stop_tokens.end(), *token) != settings.stop_tokens.end()) {
             end = SampleEnd::stop_token;
             break;
         }
-        sink(token);
-        next = {token};
+        sink(*token);
+        next = {*token};
     }
     scope.finish();
     return end;

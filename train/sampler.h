@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,16 +27,18 @@ struct SampleSettings {
     std::vector<int32_t> stop_tokens = {};  // any of them ends the text, and is not part of it
 };
 
-enum class SampleEnd { tokens, stop_token, cache_full, interrupted };
+enum class SampleEnd { tokens, stop_token, cache_full, interrupted, not_finite };
 const char* name_of(SampleEnd end);  // as the log says it: "length", "stop", ...
 
 // Called with each token as soon as it is known.
 using TokenSink = std::function<void(int32_t token)>;
 
-// The token that temperature, top_k and then top_p choose, for a random number in [0, 1). NaN is never taken.
-int32_t pick_token(const std::vector<float>& logits, const SampleSettings& settings, float random);
+// The token that temperature, top_k and then top_p choose, for a random number in [0, 1). NaN is never taken; infinity
+// is the likeliest. Nothing when no logit is finite: that is no choice.
+std::optional<int32_t> pick_token(const std::vector<float>& logits, const SampleSettings& settings, float random);
 
-// Generates after the prompt, which must not be empty and must fit the cache (std::logic_error).
+// Generates after the prompt, which must not be empty and must fit the cache (std::logic_error). Logits of a model that
+// has diverged end the text (not_finite): a sample must not end a run.
 SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const SampleSettings& settings,
                         const std::function<bool()>& interrupted, const TokenSink& sink);
 

@@ -26,6 +26,29 @@ namespace {
 constexpr int kBadStepsAllowed = 3;
 constexpr int kExitInterrupted = 130;  // as a shell says of a process that SIGINT ended
 
+// Data that can no longer be read ends the run as a log that cannot be written does: with its steps saved.
+MicroBatch batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows) {
+    try {
+        return data.batch(first_sample, static_cast<int>(rows));
+    } catch (const std::runtime_error& error) {
+        throw SideFileError(error.what());
+    }
+}
+
+// While it lives, what is traced belongs to this step (1, 2, ...); then to none: an evaluation may come.
+class StepInTrace {
+  public:
+    StepInTrace(offload::LayerOffloadManager& manager, int64_t step) : manager_(manager) {
+        manager_.set_trace_step(step);
+    }
+    ~StepInTrace() { manager_.set_trace_step(0); }
+    StepInTrace(const StepInTrace&) = delete;
+    StepInTrace& operator=(const StepInTrace&) = delete;
+
+  private:
+    offload::LayerOffloadManager& manager_;
+};
+
 }  // namespace
 
 // Time and waits up to here belong to an evaluation, a sample or a save, not to the next step.
@@ -92,6 +115,10 @@ void Run::sample(const char* when) {
         });
     show(stream.rest());
     out_ << "\n";
+    if (end == SampleEnd::not_finite)
+        out_ << "note: this sample ends after " << count_text(static_cast<uint64_t>(tokens))
+             << " tokens: none of the model's logits for the next one is a finite number. Hint: look at the base model "
+                "when this comes before training, lower --learning-rate when it comes after\n";
     if (end == SampleEnd::cache_full)
         out_ << "note: this sample ends after " << count_text(static_cast<uint64_t>(tokens))
              << " tokens: with its prompt it fills the model's " << layout_->settings.cache_positions << " positions\n";
@@ -128,14 +155,6 @@ void Run::end_trace() {
     leave_out_of_step();
 }
 
-MicroBatch Run::batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows) {
-    try {
-        return data.batch(first_sample, static_cast<int>(rows));
-    } catch (const std::runtime_error& error) {
-        throw SideFileError(error.what());
-    }
-}
-
 // Returns false when the run was interrupted in the middle of the step, which is dropped then.
 bool Run::enqueue_step() {
     const int64_t step = state_.step;
@@ -149,11 +168,10 @@ bool Run::enqueue_step() {
                           .max_grad_norm = static_cast<float>(o_.max_grad_norm)};
     const offload::OffloadStats before = model_->offload().stats();
     const uint64_t traffic_before = device_->traffic().device_to_host_bytes;
-    model_->offload().set_trace_step(step + 1);
+    const StepInTrace in_trace(model_->offload(), step + 1);
     const std::optional<size_t> read_back_bytes = loop_->enqueue(
         micro_batches, [&](uint64_t i) { return batch_of(*data_.train, first_sample + i * B, B); }, settings,
         [&] { return interrupt_.load(); });
-    model_->offload().set_trace_step(0);  // an evaluation may come
     if (!read_back_bytes) return false;
     const offload::OffloadStats after = model_->offload().stats();
     const uint64_t sent_back_bytes = device_->traffic().device_to_host_bytes - traffic_before;
@@ -267,7 +285,8 @@ void Run::say_evaluations(json& summary) {
 void Run::finish() {
     save_result(output_dir_, *model_, save_context());
     // Tools look for the tokenizer beside an adapter as well as beside a model.
-    if (layout_->settings.lora) copy_into(output_dir_, companions_);
+    if (layout_->settings.lora)
+        for (const std::string& why : copy_into(output_dir_, companions_).left_out) out_ << "note: " << why << "\n";
     const double seconds = seconds_since(started_);
     json summary = {{"event", "end"},
                     {"step", state_.step},

@@ -1,0 +1,248 @@
+// Stopping a run anywhere and going on: the bits and files of a run never stopped, the best checkpoint found again, and
+// what a checkpoint does not fit refused.
+#include <algorithm>
+#include <set>
+
+#include "tests/training_bench.h"
+
+using namespace slab;
+using namespace slab::train;
+using namespace slab::test;
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+TEST_SUITE("cpu") {
+    TEST_CASE("training: interrupted after any step and resumed, other slots too, a run ends with the same files") {
+        const Bench bench;
+        const Flags usual = {{"--lora-dropout", "0.2"}, {"--val-set-size", "3"}, {"--max-steps", "6"}};
+        bench.run_well("plain", usual);
+        for (const int stop : {1, 2, 4}) {  // one step more is under way when the line appears
+            const std::string name = "stopped" + std::to_string(stop);
+            CAPTURE(name);
+            InterruptAfter screen("step " + std::to_string(stop) + "/6");
+            std::ostream out(&screen);
+            Flags first = usual;
+            first.insert({{"--layer-offloading", ""}, {"--num-slots", "3"}});
+            const Program stopped = run_train_gpt(bench.arguments(name, first), screen.flag, out);
+            CHECK(stopped.error == "");
+            CHECK(stopped.code == 130);
+            CHECK(has(screen.str(), "interrupted"));
+            CHECK_FALSE(fs::exists(bench.run_dir(name) / "adapter_model.safetensors"));
+            Flags second = usual;
+            second.insert({{"--resume-from-checkpoint", "last"}});
+            bench.run_well(name, second);
+            CHECK(bench.adapter(name) == bench.adapter("plain"));
+            CHECK(content(bench.run_dir(name) / "checkpoint-6" / "optimizer.safetensors") ==
+                  content(bench.run_dir("plain") / "checkpoint-6" / "optimizer.safetensors"));
+            const auto want = steps_of(bench.run_dir("plain")), got = steps_of(bench.run_dir(name));
+            REQUIRE(got.size() == want.size());
+            for (size_t i = 0; i < want.size(); ++i)
+                for (const char* key : {"step", "loss", "grad_norm", "learning_rate", "targets"})
+                    CHECK(got[i][key] == want[i][key]);
+        }
+    }
+
+    TEST_CASE("training: a run directory in use is refused, and so is resuming with flags that change the bits") {
+        const Bench bench;
+        bench.run_well("a", {{"--save-steps", "2"}});
+        const Program again = bench.run("a");
+        CHECK(again.code == 1);
+        CHECK(has(again.error, "checkpoint-5"));
+        CHECK(has(again.error, "--resume-from-checkpoint last"));
+        const std::vector<std::pair<std::string, std::string>> changes = {{"--seed", "9"},
+                                                                          {"--learning-rate", "0.02"},
+                                                                          {"--max-steps", "6"},
+                                                                          {"--lora-r", "3"},
+                                                                          {"--lora-alpha", "5"},
+                                                                          {"--lora-dropout", "0.5"},
+                                                                          {"--micro-batch-size", "1"},
+                                                                          {"--sequence-len", "8"},
+                                                                          {"--weight-decay", "0.1"},
+                                                                          {"--warmup-steps", "2"},
+                                                                          {"--max-grad-norm", "2"},
+                                                                          {"--lr-scheduler", "linear"},
+                                                                          {"--adam-beta2", "0.9"},
+                                                                          {"--use-rslora", ""},
+                                                                          {"--lora-target-modules", "q_proj"}};
+        for (const auto& [flag, value] : changes) {
+            CAPTURE(flag);
+            const Program other = bench.run("a", {{"--resume-from-checkpoint", "last"}, {flag, value}});
+            CHECK(other.code == 1);
+            CHECK(has(other.error, flag));
+        }
+        CHECK(has(bench.run("a", {{"--resume-from-checkpoint", bench.dir.path.string()}}).error, "trainer_state.json"));
+        // From an earlier checkpoint only when no later one is in the way; then it goes on, and ends the same.
+        const std::string adapter = bench.adapter("a");
+        const Program behind =
+            bench.run("a", {{"--resume-from-checkpoint", (bench.run_dir("a") / "checkpoint-2").string()}});
+        CHECK(behind.code == 1);
+        CHECK(has(behind.error, "checkpoint-5"));
+        for (const char* later : {"checkpoint-4", "checkpoint-5"}) fs::remove_all(bench.run_dir("a") / later);
+        bench.run_well("a", {{"--resume-from-checkpoint", (bench.run_dir("a") / "checkpoint-2").string()}});
+        CHECK(bench.adapter("a") == adapter);
+        CHECK(steps_of(bench.run_dir("a")).size() == 5);
+    }
+
+    TEST_CASE("training: the best checkpoint that was evaluated is named, kept beside the newest, and found again") {
+        const Bench bench;
+        // What is learnt, that always the same token follows, is ever more wrong for another one.
+        data::write_token_file(bench.dir.path / "train.bin", std::vector<uint32_t>(9 * 24 + 1, 5));
+        data::write_token_file(bench.dir.path / "val.bin", std::vector<uint32_t>(9 * 3 + 1, 9));
+        const Flags flags = {{"--learning-rate", "0.1"},
+                             {"--warmup-steps", "1"},
+                             {"--max-steps", "7"},
+                             {"--save-steps", "1"},
+                             {"--save-total-limit", "2"},
+                             {"--eval-steps", "2"},
+                             {"--val-data", (bench.dir.path / "val.bin").string()}};
+        const Program whole = bench.run("whole", flags);
+        REQUIRE(whole.error == "");
+        const auto losses = evals_of(bench.run_dir("whole"));  // of steps 0, 2, 4, 6, 7
+        REQUIRE(losses.size() == 5);
+        const size_t best = static_cast<size_t>(std::min_element(losses.begin() + 1, losses.end()) - losses.begin());
+        const size_t best_step = std::min<size_t>(2 * best, 7);
+        const std::string name = "checkpoint-" + std::to_string(best_step);
+        // Which one it is depends on the machine's roundings; kept it is beside the newest two, or as one of them.
+        const std::set<std::string> kept = {"adapter_config.json",
+                                            "adapter_model.safetensors",
+                                            name,
+                                            "checkpoint-6",
+                                            "checkpoint-7",
+                                            "config.toml",
+                                            "log.jsonl"};
+        CHECK(names_in(bench.run_dir("whole")) == std::vector<std::string>(kept.begin(), kept.end()));
+        const auto state_of = [&](const std::string& run, const std::string& checkpoint) {
+            return json::parse(content(bench.run_dir(run) / checkpoint / "trainer_state.json"));
+        };
+        for (const std::string& checkpoint : {name, std::string("checkpoint-7")}) {
+            CHECK(state_of("whole", checkpoint)["best_metric"] == losses[best]);
+            CHECK(state_of("whole", checkpoint)["best_global_step"] == 2 * best);
+            CHECK(state_of("whole", checkpoint)["best_model_checkpoint"] == (bench.run_dir("whole") / name).string());
+        }
+        CHECK(has(whole.out, "best checkpoint: " + (bench.run_dir("whole") / name).string() + ", validation loss "));
+        CHECK(event_of(bench.run_dir("whole"), "end")["best_metric"] == losses[best]);
+
+        // Stopped, moved and resumed: the same best, under its new name; and "before" is still the run's beginning.
+        InterruptAfter screen("eval 6/7");
+        std::ostream out(&screen);
+        REQUIRE(run_train_gpt(bench.arguments("stopped", flags), screen.flag, out).code == 130);
+        fs::rename(bench.run_dir("stopped"), bench.run_dir("moved"));
+        Flags again = flags;
+        again["--resume-from-checkpoint"] = "last";
+        const Program resumed = bench.run("moved", again);
+        CHECK(resumed.error == "");
+        CHECK(state_of("moved", "checkpoint-7")["best_metric"] == losses[best]);
+        CHECK(has(resumed.out, "best checkpoint: " + (bench.run_dir("moved") / name).string()));
+        const std::string before = whole.out.substr(whole.out.find("validation loss "));
+        CHECK(has(resumed.out, before.substr(0, before.find('\n'))));
+        CHECK(names_in(bench.run_dir("moved")) == names_in(bench.run_dir("whole")));
+
+        // Other validation rows, or a best checkpoint that is gone: nothing is claimed.
+        fs::remove_all(bench.run_dir("moved") / name);
+        const Program gone = bench.run("moved", again);
+        CHECK(gone.error == "");
+        CHECK_FALSE(has(gone.out, "best checkpoint"));
+        write_tiny_tokens(bench.dir.path / "other.bin", bench.base.config.V, 9 * 5 + 1, 2);
+        again["--val-data"] = (bench.dir.path / "other.bin").string();
+        fs::remove_all(bench.run_dir("whole") / "checkpoint-7");
+        const Program other = bench.run("whole", again);
+        CHECK(other.error == "");
+        CHECK(has(other.out, " at step 6, "));
+        CHECK(has(other.out, "best checkpoint: " + (bench.run_dir("whole") / "checkpoint-7").string()));
+    }
+
+    TEST_CASE(
+        "training: a step interrupted between its micro-batches, or short of data, is dropped and changes no bit") {
+        const TinyBase base("llama", 4);
+        for (const ModelSettings& settings :
+             {tiny_settings(0.2f), streamed(tiny_settings(0.2f), 1, 2), streamed(tiny_full_settings(2), 1, 2)}) {
+            TinyRun plain(base, settings), run(base, settings);
+            const Outcome want = train_steps(plain, 3, 4);
+            Outcome got;
+            train_steps(got, run, 0, 1, 4);
+            const std::vector<MicroBatch> data = tiny_step_data(base.config, 1, 4);
+            uint64_t made = 0, asked = 0;
+            const auto batch = [&](uint64_t i) {
+                ++made;
+                return data[i];
+            };
+            const auto asked_for = [&](uint64_t times) { return [&, times] { return ++asked > times; }; };
+            for (const uint64_t times : {0, 2, 4, 5, 7}) {  // four questions while targets are counted, then four more
+                made = asked = 0;
+                CHECK_FALSE(run.loop.enqueue(4, batch, tiny_step(), asked_for(times)).has_value());
+                CHECK(made == times);
+                CHECK(run.loop.pending() == 0);
+            }
+            made = 0;
+            const auto failing = [&](uint64_t i) {
+                if (++made == 7) throw std::runtime_error("no more data");
+                return data[i];
+            };
+            CHECK_THROWS_AS(run.loop.enqueue(4, failing, tiny_step(), [] { return false; }), std::runtime_error);
+            CHECK(made == 7);
+            CHECK(run.loop.pending() == 0);
+            train_steps(got, run, 1, 2, 4);
+            CHECK(first_difference(run.layout.trained, got, want) == "");
+        }
+    }
+
+    TEST_CASE("training: going on with another base of the same shape is refused, and without knowing it is said") {
+        const Bench bench;
+        bench.run_well("a", {{"--max-steps", "2"}});
+        const Flags on = {{"--max-steps", "2"}, {"--resume-from-checkpoint", "last"}};
+        bench.run_well("a", on);
+        write_tiny_model(bench.base.files.path, bench.base.config,
+                         [](const TensorSpec& spec, std::vector<float>& values) {
+                             if (spec.role == Role::down_weight)
+                                 for (float& x : values) x = -x;
+                         });
+        CHECK(has(bench.run("a", on).error, "made on another base model than --base-model now names"));
+        const fs::path state = bench.run_dir("a") / "checkpoint-2" / "trainer_state.json";
+        json j = json::parse(content(state));
+        j.erase("base_model_fingerprint");
+        put(state, j.dump());
+        const Program earlier = bench.run("a", on);
+        CHECK(earlier.code == 0);
+        CHECK(has(earlier.out, "does not say which base model it was made on"));
+    }
+
+    TEST_CASE("training: an interrupted evaluation stops at once and reports nothing") {
+        const TinyBase base("llama", 2);
+        TinyRun run(base, streamed(tiny_settings(), 1, 2));
+        uint64_t made = 0;
+        const auto batch = [&](uint64_t i) {
+            CHECK(i == made++);
+            return tiny_batch(base.config, {}, static_cast<unsigned>(i));
+        };
+        CHECK_FALSE(run.loop.evaluate(1000, batch, [&] { return made == 3; }).has_value());
+        CHECK(made == 3);
+        CHECK_FALSE(run.loop.evaluate(5, batch, [] { return true; }).has_value());
+        CHECK(made == 3);
+        made = 0;
+        CHECK(run.loop.evaluate(3, batch, [] { return false; }).has_value());
+        run.loop.enqueue(tiny_step_data(base.config, 0, 2), tiny_step());  // and training goes on
+        CHECK(std::isfinite(run.loop.collect().loss));
+
+        const Bench bench;
+        const std::atomic<bool> interrupt{true};
+        std::ostringstream out;
+        CHECK(run_train_gpt(bench.arguments("a", {{"--val-set-size", "3"}}), interrupt, out).code == 130);
+        CHECK(has(out.str(), "note: the evaluation at step 0 was interrupted"));
+        CHECK(evals_of(bench.run_dir("a")).empty());
+    }
+
+    TEST_CASE("training: resuming takes --lora-target-modules in any order, but no other base or start") {
+        const Bench bench;
+        bench.run_well("a", {{"--lora-target-modules", "q_proj,v_proj"}, {"--save-steps", "2"}, {"--max-steps", "4"}});
+        fs::remove_all(bench.run_dir("a") / "checkpoint-4");
+        Program program = bench.run("a", {{"--lora-target-modules", "v_proj,q_proj"},
+                                          {"--max-steps", "4"},
+                                          {"--from-scratch", ""},
+                                          {"--resume-from-checkpoint", "last"}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "--from-scratch"));
+        bench.run_well(
+            "a",
+            {{"--lora-target-modules", "v_proj,q_proj"}, {"--max-steps", "4"}, {"--resume-from-checkpoint", "last"}});
+    }
+}
