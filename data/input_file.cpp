@@ -81,6 +81,15 @@ void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_v
             ": the file was written to since it was opened; it must stay as it is while it is used");
 }
 
+std::string InputFile::read_all(std::string_view what, size_t most_bytes) const {
+    if (size_bytes_ > most_bytes)
+        throw std::runtime_error(path_.string() + ": has " + std::to_string(size_bytes_) + " bytes, wanted " +
+                                 std::string(what) + " of at most " + std::to_string(most_bytes) + " bytes");
+    std::string content(size_bytes_, '\0');
+    read(0, content.data(), content.size(), what);
+    return content;
+}
+
 std::string quote(std::string_view text) {
     constexpr size_t longest = 200;
     constexpr char digits[] = "0123456789abcdef";

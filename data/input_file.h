@@ -30,6 +30,8 @@ class InputFile {
     // Fills dst [bytes] from offset_bytes on; throws when the file was written to since it was opened, since what was
     // checked then may not hold. Any thread may call it. `what` names the thing being read in the error.
     void read(size_t offset_bytes, void* dst, size_t bytes, std::string_view what) const;
+    // Everything, unless it is more than most_bytes: that is refused before anything is allocated.
+    std::string read_all(std::string_view what, size_t most_bytes = SIZE_MAX) const;
 
   private:
     std::filesystem::path path_;

@@ -73,13 +73,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, size_
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-    const InputFile file(path);
-    if (file.size_bytes() > kMaxJsonBytes) {
-        throw std::runtime_error(path.string() + ": has " + std::to_string(file.size_bytes()) +
-                                 " bytes, wanted JSON of at most " + std::to_string(kMaxJsonBytes) + " bytes");
-    }
-    std::string text(file.size_bytes(), '\0');
-    file.read(0, text.data(), text.size(), "JSON text");
+    const std::string text = InputFile(path).read_all("JSON", kMaxJsonBytes);
     return parse_json(text, path.string());
 }
 

@@ -13,6 +13,11 @@
 
 namespace slab::data {
 
+// Threads that this machine runs at once; 1 where it does not say.
+inline size_t usable_threads() {
+    return std::max(1u, std::thread::hardware_concurrency());
+}
+
 // work(i) for i = 0 .. pieces-1, each once, on up to `threads` threads, the calling one included.
 template <typename Work>
 void for_each_piece(size_t pieces, size_t threads, const Work& work) {

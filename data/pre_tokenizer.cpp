@@ -7,6 +7,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 
@@ -46,6 +47,11 @@ std::string pattern_of(PreTokenizerKind kind) {
     const std::string numbers = kind == PreTokenizerKind::llama3 ? "[" + number + "]{1,3}" : "[" + number + "]";
     return "(?i:" + contraction + ")|[^\\r\\n" + letter + number + "]?[" + letter + "]++|" + numbers + "|\\x20?" +
            other + "++[\\r\\n]*+|[" + space + "]*[\\r\\n]++|" + spaces;
+}
+
+// Whether white space ends just before text[end].
+bool blank_before(std::string_view text, size_t end) {
+    return end > 0 && is_white_space(utf8_char_before(text, end).code_point);
 }
 
 std::string pcre2_message(int code) {
@@ -108,8 +114,7 @@ PreTokenizer::~PreTokenizer() = default;
 
 // Why a cut is safe. Words are found from left to right and no pattern looks behind, so the words right of a cut are
 // the same as soon as no word of the whole text lies across it; and those left of it are, unless the one that looks
-// ahead
-// ("(?!...)" after white space) saw the other side. Two places are taken:
+// ahead ("(?!...)" after white space) saw the other side. Two places are taken:
 //   1. before a space that follows something other than white space. In all four patterns a space stands at a word's
 //      beginning or within white space alone, so no word lies across; and the word on the left ends with no white
 //      space, so it is not the one that looks ahead.
@@ -119,16 +124,15 @@ PreTokenizer::~PreTokenizer() = default;
 //      has nothing to leave.
 // Broken bytes and the text's ends count as something other than white space: words end there anyway.
 size_t PreTokenizer::safe_cut(std::string_view text, size_t from) {
-    const auto blank_at = [&](size_t at) { return is_white_space(utf8_char_at(text, at).code_point); };
-    const auto blank_before = [&](size_t end) {
-        return end > 0 && is_white_space(utf8_char_before(text, end).code_point);
-    };
-    for (size_t at = from; at < text.size(); ++at) {
-        if (at == 0) continue;
-        if (text[at] == ' ' && !blank_before(at)) return at;
-        if (text[at - 1] == '\n' && !blank_at(at) && !blank_before(at - 1)) return at;
+    for (size_t at = std::max<size_t>(from, 1); at < text.size(); ++at) {
+        if (text[at] == ' ' && !blank_before(text, at)) return at;
+        if (follows_lone_line_feed(text, at)) return at;
     }
     return text.size();
+}
+
+bool PreTokenizer::follows_lone_line_feed(std::string_view text, size_t at) {
+    return text[at - 1] == '\n' && !is_white_space(utf8_char_at(text, at).code_point) && !blank_before(text, at - 1);
 }
 
 struct WordScanner::Memory {

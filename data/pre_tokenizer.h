@@ -32,6 +32,9 @@ class PreTokenizer {
     // A position not before `from` where `text` may be cut and the two parts have, together, the words of the whole;
     // text.size() when there is none. `text` may hold broken UTF-8, at whose bytes words end.
     static size_t safe_cut(std::string_view text, size_t from);
+    // Whether text[at - 1] is a line feed with no white space on either side, behind which text may be cut;
+    // 0 < at < text.size().
+    static bool follows_lone_line_feed(std::string_view text, size_t at);
 
   private:
     friend class WordScanner;

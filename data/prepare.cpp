@@ -8,6 +8,7 @@
 
 #include "data/display.h"
 #include "data/parallel.h"
+#include "data/pre_tokenizer.h"
 
 namespace slab::data {
 
@@ -15,21 +16,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kPieceBytes = size_t{4} << 20;
-constexpr size_t kBatchBytes = size_t{4} << 20;  // of lines that are parsed and encoded at a time
+// What is parsed and encoded at a time. A line costs memory however short it is, so there are two limits.
+constexpr size_t kBatchBytes = size_t{4} << 20, kBatchLines = size_t{1} << 14;
 
 uint8_t bits(bool target, bool start) {
     return static_cast<uint8_t>((target ? mask_target : 0) | (start ? mask_document_start : 0));
 }
 
-// Where text may be cut behind kPieceBytes without changing its tokens: between a line end and an ASCII letter, where
-// every pre-tokenizer of the byte-level BPEs cuts too.
-size_t piece_end(std::string_view text, size_t begin) {
-    const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-    if (text.size() - begin <= kPieceBytes) return text.size();
-    for (size_t at = text.find('\n', begin + kPieceBytes); at < text.size() - 1; at = text.find('\n', at + 1))
-        if (letter(text[at + 1])) return at + 1;
-    return text.size();
+// Where text may be cut behind piece_bytes without changing its tokens: behind a line feed that stands alone. Behind
+// one of several it may not: white space before a word is one word up to its last character, which is another, and
+// white space at a text's end is one word whole. A text without such a place for another piece (one long line, or line
+// ends of CR LF) is cut at any of PreTokenizer's places; one without those, nowhere. None of them divides characters
+// that Unicode's normal form would join.
+size_t piece_end(std::string_view text, size_t begin, size_t piece_bytes) {
+    if (text.size() - begin <= piece_bytes) return text.size();
+    const size_t from = begin + std::max<size_t>(piece_bytes, 1);
+    const std::string_view searched = text.substr(0, from + std::min(piece_bytes, text.size() - from));
+    for (size_t at = searched.find('\n', from - 1); at < searched.size() - 1; at = searched.find('\n', at + 1))
+        if (PreTokenizer::follows_lone_line_feed(text, at + 1)) return at + 1;
+    return PreTokenizer::safe_cut(text, from);
 }
 
 // The first of many bins with room, found in a tree of maxima: packing a million records takes seconds, not hours.
@@ -56,7 +61,7 @@ class Bins {
 }  // namespace
 
 size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_here, TokenSink& sink, size_t threads,
-                   const Progress& progress) {
+                   const Progress& progress, size_t piece_bytes) {
     size_t targets = 0;
     bool first = true;
     const auto append = [&](uint32_t token, bool target) {
@@ -66,7 +71,7 @@ size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_
     };
     if (tokenizer.adds_bos() && tokenizer.bos()) append(*tokenizer.bos(), true);
     for (size_t at = 0; at < text.size();) {
-        const size_t end = piece_end(text, at);
+        const size_t end = piece_end(text, at, piece_bytes);
         for (const uint32_t token :
              tokenizer.encode_parallel(text.substr(at, end - at), SpecialTokens::as_text, threads))
             append(token, true);
@@ -87,26 +92,26 @@ PreparedRecords::PreparedRecords(const Tokenizer& tokenizer, PrepareSettings set
 size_t PreparedRecords::add_file(const fs::path& path, size_t threads, const Progress& progress) {
     struct Slot {
         std::optional<Record> record;
-        Encoded encoded;
-        std::exception_ptr error;
+        std::optional<Encoded> encoded;
     };
     RecordReader reader(path);
     for (;;) {
-        const std::vector<RecordLine> lines = reader.next_lines(kBatchBytes);
+        const std::vector<RecordLine> lines = reader.next_lines(kBatchBytes, kBatchLines);
         if (lines.empty()) break;
         std::vector<Slot> slots(lines.size());
-        for_each_piece(lines.size(), threads, [&](size_t i) {
-            try {
+        std::exception_ptr error;
+        try {
+            for_each_piece(lines.size(), threads, [&](size_t i) {
                 slots[i].record = reader.parse(lines[i]);
                 slots[i].encoded = encode(*slots[i].record, reader.where(lines[i].line));
-            } catch (...) {
-                slots[i].error = std::current_exception();
-            }
-        });
+            });
+        } catch (...) {
+            error = std::current_exception();  // of the first line that failed; all before it are done
+        }
         for (const Slot& slot : slots) {
-            if (slot.record) reader.check_kind(*slot.record);
-            if (slot.error) std::rethrow_exception(slot.error);
-            add(slot.record->kind, slot.encoded);
+            if (slot.record) reader.check_kind(*slot.record);  // an earlier line may be of the wrong kind
+            if (!slot.encoded) std::rethrow_exception(error);
+            add(slot.record->kind, *slot.encoded);
         }
         if (progress) progress(reader.done_bytes(), reader.size_bytes());
     }

@@ -47,9 +47,10 @@ struct PrepareSettings {
 using Progress = std::function<void(size_t done_bytes, size_t total_bytes)>;
 
 // Adds a text as a document of a stream. ends_here: whether the text's end is the document's, so that the end of text
-// is a target. Returns the number of targets.
+// is a target. Returns the number of targets. The text is encoded in pieces of about piece_bytes, which bounds the
+// memory and changes no token.
 size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_here, TokenSink& sink,
-                   size_t threads = 1, const Progress& progress = {});
+                   size_t threads = 1, const Progress& progress = {}, size_t piece_bytes = size_t{4} << 20);
 
 // The records of one or more files as tokens, not yet in rows.
 class PreparedRecords {

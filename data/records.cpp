@@ -194,9 +194,9 @@ std::string RecordReader::where(size_t line) const {
     return file_.path().string() + ", line " + std::to_string(line);
 }
 
-std::vector<RecordLine> RecordReader::next_lines(size_t most_bytes) {
+std::vector<RecordLine> RecordReader::next_lines(size_t most_bytes, size_t most_lines) {
     std::vector<RecordLine> lines;
-    for (size_t bytes = 0; bytes < most_bytes || lines.empty();) {
+    for (size_t bytes = 0; lines.empty() || (bytes < most_bytes && lines.size() < most_lines);) {
         const auto line = next_line();
         if (!line) break;
         bytes += line->size();
@@ -225,7 +225,7 @@ void RecordReader::check_kind(const Record& record) {
 }
 
 std::optional<Record> RecordReader::next() {
-    const auto lines = next_lines(1);
+    const auto lines = next_lines(1, 1);
     if (lines.empty()) return std::nullopt;
     Record record = parse(lines.front());
     check_kind(record);

@@ -2,7 +2,8 @@
 // last part goes to validation, so that every kind of text given occurs in both files; the separator after a training
 // part whose document goes on in validation is no target, since the text does not end there.
 //
-// Either all files of a run appear or, on an error, none: both pairs are on the disk before the first is renamed.
+// On an error no file of a run appears: all are on the disk before the first is renamed. A run that is killed between
+// the renames leaves the new training pair beside validation of before, and of a pair all or no tokens.
 #include "data/tokenize.h"
 
 #include <fcntl.h>
@@ -23,12 +24,13 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "data/atomic_file.h"
 #include "data/command_line.h"
 #include "data/display.h"
+#include "data/input_file.h"
+#include "data/parallel.h"
 #include "data/prepare.h"
 #include "data/preview.h"
 #include "data/token_file.h"
@@ -78,8 +80,22 @@ struct Options {
     throw std::runtime_error(message);
 }
 
+constexpr size_t max_text_bytes = max_tokens_per_file;  // of one text, which is held in memory
+
+[[noreturn]] void refuse_long(const std::string& name, const std::string& bytes) {
+    refuse(name + ": has " + bytes + " bytes, wanted a text of at most " + std::to_string(max_text_bytes) +
+           ". Hint: split it into several files and give them all.");
+}
+
+// A file's text, or what comes through a pipe until its end.
 std::string read_document(const std::string& name, int stdin_fd) {
     const bool standard_input = name == "-";
+    std::error_code ignored;
+    if (!standard_input && fs::is_regular_file(name, ignored)) {
+        const InputFile file(name);
+        if (file.size_bytes() > max_text_bytes) refuse_long(name, std::to_string(file.size_bytes()));
+        return file.read_all("text");
+    }
     const auto refuse_reading = [&](int error) {
         refuse((standard_input ? "standard input" : name) + ": cannot be read: " +
                std::generic_category().message(error) + ". Hint: give text files, or - for standard input.");
@@ -95,10 +111,12 @@ std::string read_document(const std::string& name, int stdin_fd) {
         if (got < 0) error = errno;
         if (got <= 0) break;
         text.append(buffer.data(), static_cast<size_t>(got));
-        if (text.size() > max_tokens_per_file) break;  // the writer refuses it; no need to read on
+        if (text.size() > max_text_bytes) break;
     }
     if (!standard_input) close(fd);
     if (error != 0) refuse_reading(error);
+    if (text.size() > max_text_bytes)
+        refuse_long(standard_input ? "standard input" : name, "more than " + std::to_string(max_text_bytes));
     return text;
 }
 
@@ -115,9 +133,6 @@ size_t training_bytes(std::string_view text, double val_fraction) {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point began) {
     return std::chrono::duration<double>(Clock::now() - began).count();
-}
-size_t usable_threads() {
-    return std::max(1u, std::thread::hardware_concurrency());
 }
 
 // One of the two outputs, with the counts that are reported at the end.

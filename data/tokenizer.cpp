@@ -33,7 +33,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& from) {
                                          " but no tokenizer.json, wanted the latter." + hint);
         throw std::runtime_error(from.string() + ": has no tokenizer.json." + hint);
     }
-    if (file.extension() == ".gguf") return open_tokenizer_gguf(GgufFile(file));
+    if (is_gguf_file(file)) return open_tokenizer_gguf(GgufFile(file));
     return open_tokenizer_json(file);
 }
 

@@ -235,16 +235,6 @@ std::string chat_template_in(const Reader& reader, const json& config) {
     return "";
 }
 
-std::string whole_text(const fs::path& path) {
-    const InputFile file(path);
-    if (file.size_bytes() > kMaxJsonBytes)
-        throw std::runtime_error(path.string() + ": has " + std::to_string(file.size_bytes()) +
-                                 " bytes, wanted a template of at most " + std::to_string(kMaxJsonBytes));
-    std::string text(file.size_bytes(), '\0');
-    file.read(0, text.data(), text.size(), "the chat template");
-    return text;
-}
-
 // What stands in the files beside tokenizer.json.
 void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::optional<bool>& add_bos) {
     std::error_code error;
@@ -259,7 +249,7 @@ void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::o
         if (reader.value(config, "add_bos_token").is_boolean()) add_bos = reader.flag(config, "add_bos_token", false);
     }
     const fs::path jinja = directory / "chat_template.jinja";
-    if (fs::exists(jinja, error)) parts.chat_template = whole_text(jinja);
+    if (fs::exists(jinja, error)) parts.chat_template = InputFile(jinja).read_all("a chat template", kMaxJsonBytes);
 }
 
 }  // namespace

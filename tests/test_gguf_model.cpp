@@ -9,6 +9,7 @@
 #include "kernels/thread_pool.h"
 #include "temporary_files.h"
 #include "tiny_model.h"
+#include "train/base_tokenizer.h"
 #include "train/base_weights.h"
 #include "train/gguf_blocks.h"
 #include "train/gguf_config.h"
@@ -139,6 +140,16 @@ TEST_SUITE("cpu") {
             }
             CHECK(from_gguf.inexact_elems() == from_directory.inexact_elems());
         }
+    }
+
+    TEST_CASE("GGUF: a file under any name is its own tokenizer, a directory named *.gguf is not") {
+        const FreshDirectory dir;
+        const fs::path gguf = "tests/gguf/llama/model.gguf", renamed = dir.path / "blob", named = dir.path / "d.gguf";
+        fs::copy_file(gguf, renamed);
+        fs::create_directory(named);
+        put(named / "tokenizer.json", "{}");
+        for (const fs::path& file : {gguf, renamed}) CHECK(base_tokenizer_path(file, read_base_config(file)) == file);
+        CHECK(base_tokenizer_path(named, read_base_config(gguf)) == named);
     }
 
     TEST_CASE("GGUF: rows come in any piece, reordered or not") {

@@ -3,9 +3,10 @@
 // test_gguf_hostile.cpp.)
 #include <doctest/doctest.h>
 
-#include "data/records.h"
+#include "data/prepare.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
+#include "fake_tokenizer.h"
 #include "limited_memory.h"
 #include "mutations.h"
 #include "temporary_files.h"
@@ -152,10 +153,38 @@ TEST_SUITE("cpu") {
             const std::string& whole = wholes[spoiler.below(2)];
             put_anew(path, spoiler.spoilt(whole, whole.size(), true));
         };
+        const FakeTokenizer tokenizer = chatml_tokenizer();
         const auto read = [&] {
-            RecordReader reader(path);
-            while (reader.next()) REQUIRE(reader.done_bytes() <= reader.size_bytes());
+            PreparedRecords records(tokenizer, {});
+            const size_t bytes = records.add_file(path, 1, [](size_t done, size_t all) { REQUIRE(done <= all); });
+            REQUIRE(bytes == fs::file_size(path));
         };
         try_broken(mutations(600), path.string(), spoil, read);
+    }
+
+    TEST_CASE("records: millions of short lines take memory in proportion to the file") {
+        const FreshDirectory dir;
+        const fs::path path = dir.path / "short.jsonl";
+        const FakeTokenizer tokenizer;
+        const auto refusal_of = [&](size_t lines, const std::string& line, const std::string& last) {
+            std::string all;
+            for (size_t i = 0; i < lines; ++i) all += line;
+            put(path, all + last);
+            all = {};
+            const LimitedMemory limited(size_t{256} << 20);
+            const std::string error = error_of([&] {
+                PreparedRecords records(tokenizer, {});
+                records.add_file(path, 2);
+                CHECK(records.records() == 0);
+            });
+            CHECK(limited.kept());
+            return error;
+        };
+        CHECK(refusal_of(size_t{4} << 20, "\n", "").empty());
+        CHECK(has(refusal_of(size_t{4} << 20, "1\n", ""), "short.jsonl, line 1: found 1, wanted a JSON object"));
+        // The first of many, also when its batch is not the file's first and another's fault is found before.
+        CHECK(has(refusal_of(40000, "{\"text\":\"\"}\n",
+                             "{\"prompt\":\"\",\"completion\":\"\"}\n" + std::string(20000, '\n') + "1\n1\n"),
+                  "short.jsonl, line 40001: the record has \"prompt and completion\""));
     }
 }

@@ -373,6 +373,39 @@ TEST_SUITE("cpu") {
         CHECK(with_bos.size() == 2);
     }
 
+    TEST_CASE("prepare: pieces have the tokens of the whole text, whatever white space lies around a cut") {
+        std::mt19937 random(11);
+        // What a cut may lie between: words, blank lines, line ends of CR LF, blanks that are no ASCII, broken UTF-8.
+        const std::vector<std::string> parts = {"The", " cat", "'s",           "7",        " 42", "\n",       "\n\n",
+                                                "\n",  "\r\n", "\r\n\r\n",     " ",        "  ",  "\t",       ".",
+                                                "!\n", "\xff", "\xe7\x8c\xab", "\xc2\xa0", "e",   "\xcc\x81", "-"};
+        const std::vector<std::string> without_line_feeds = {"The", " cat", "  ", "\r\n", "7", ".", "\xe3\x80\x80"};
+        const std::vector<std::string> without_place = {"x", "\r\n", "\n\n"};
+        for (const std::string kind : {"gpt2", "llama3", "qwen2", "smollm"}) {
+            const auto tokenizer = open_tokenizer(fs::path("tests/tokenizers") / kind);
+            for (const auto* some : {&parts, &without_line_feeds, &without_place}) {
+                std::string text;
+                for (int i = 0; i < 4000; ++i) text += (*some)[random() % some->size()];
+                std::vector<uint32_t> whole = tokenizer->encode(text, SpecialTokens::as_text);
+                for (const size_t piece_bytes : {1, 7, 64}) {
+                    size_t cuts = 0;
+                    TokenMemory memory(static_cast<uint32_t>(tokenizer->vocabulary_size()));
+                    append_text(
+                        text, *tokenizer, true, memory, 1, [&](size_t, size_t) { ++cuts; }, piece_bytes);
+                    const TokenFile file("text", std::move(memory));
+                    const size_t bos = tokenizer->adds_bos() ? 1 : 0;
+                    CAPTURE(kind);
+                    CAPTURE(piece_bytes);
+                    CHECK(cuts > (some == &without_place ? 0 : 3 * text.size() / 4 / (20 + 2 * piece_bytes)));
+                    REQUIRE(file.size() == bos + whole.size() + (tokenizer->eos() ? 1 : 0));
+                    size_t wrong = 0;
+                    for (size_t i = 0; i < whole.size(); ++i) wrong += file.token(bos + i) != whole[i];
+                    CHECK(wrong == 0);
+                }
+            }
+        }
+    }
+
     TEST_CASE("preview: the row's text comes back, with the targets marked") {
         const FakeTokenizer chatml = chatml_tokenizer();
         PreparedRecords records(chatml,

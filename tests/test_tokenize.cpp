@@ -175,6 +175,19 @@ TEST_SUITE("cpu") {
         CHECK(names_in(dir.path / "none").empty());
     }
 
+    TEST_CASE("tokenize: a text that is too long is refused, whatever the tokenizer, and not cut") {
+        FreshDirectory dir;
+        put(dir.path / "long", "");
+        fs::resize_file(dir.path / "long", size_t{3} << 30);  // zeros that take no place on the disk
+        for (const std::string tokenizer : {"bytes", "tests/tokenizers/gpt2"}) {
+            const Result result =
+                tokenize({"--output-dir", dir.path / "out", "--tokenizer", tokenizer, dir.path / "long"});
+            CHECK(result.exit_code == 1);
+            CHECK(has(result.err, "long: has 3221225472 bytes, wanted a text of at most 2147483647. Hint: split it"));
+            CHECK(names_in(dir.path / "out").empty());
+        }
+    }
+
     TEST_CASE("tokenize: every mistake exits 1, says what to do, and writes nothing") {
         FreshDirectory dir;
         put(dir.path / "a", "0123456789");
@@ -224,7 +237,7 @@ TEST_SUITE("cpu") {
         const Result result = tokenize({"--output-dir", dir.path / "other", dir.path / "secret"});
         if (root) REQUIRE(seteuid(0) == 0);
         CHECK(result.exit_code == 1);
-        CHECK(has(result.err, "secret: cannot be read: Permission denied"));
+        CHECK(has(result.err, "secret: cannot be opened for reading: Permission denied"));
     }
 
     TEST_CASE("tokenize: a full disk leaves the earlier files and no rest") {

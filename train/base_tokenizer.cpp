@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "data/byte_tokenizer.h"
+#include "data/gguf.h"
 
 namespace slab::train {
 
@@ -11,7 +12,7 @@ namespace fs = std::filesystem;
 
 fs::path base_tokenizer_path(const std::string& base_model, const ModelConfig& config) {
     const fs::path given(base_model);
-    if (given.extension() == ".gguf") return given;
+    if (data::is_gguf_file(given)) return given;
     const fs::path directory = fs::is_directory(given) ? given : given.parent_path();
     std::error_code error;
     if (fs::exists(directory / "tokenizer.json", error)) return directory.empty() ? "." : directory;

@@ -4,16 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <iostream>
-#include <optional>
 #include <stdexcept>
-#include <thread>
 
 #include "data/input_file.h"
+#include "data/parallel.h"
 #include "data/preview.h"
 #include "train/text.h"
 
@@ -43,11 +40,9 @@ class ProgressLines {
     Clock::time_point told_ = Clock::now();
 };
 
-std::string read_text(const fs::path& path) {
-    const data::InputFile file(path);
-    if (file.size_bytes() == 0) throw std::runtime_error(path.string() + ": is empty, wanted text");
-    std::string text(file.size_bytes(), '\0');
-    file.read(0, text.data(), text.size(), "text");
+std::string read_document(const fs::path& path) {
+    std::string text = data::InputFile(path).read_all("text");
+    if (text.empty()) throw std::runtime_error(path.string() + ": is empty, wanted text");
     if (const size_t at = text.find('\0'); at < size_t{1} << 16)
         throw std::runtime_error(path.string() + ": is no text: byte " + std::to_string(at) +
                                  " is 0. Hint: give UTF-8 text, records (*.jsonl), or token files made by "
@@ -79,9 +74,7 @@ class Opener {
         return std::make_unique<DataLoader>(std::move(file), o_.sequence_len, config_.V, o_.seed, shuffle, first_row,
                                             end_row);
     }
-    size_t threads() const {
-        return o_.threads > 0 ? static_cast<size_t>(o_.threads) : std::max(1u, std::thread::hardware_concurrency());
-    }
+    size_t threads() const { return o_.threads > 0 ? static_cast<size_t>(o_.threads) : data::usable_threads(); }
     void check_flags() const;
     uint64_t held_out_of(uint64_t there, const char* what) const;
     data::TokenFile checked(const std::string& path, data::TokenMemory memory);
@@ -135,7 +128,7 @@ data::TokenFile Opener::checked(const std::string& path, data::TokenMemory memor
 }
 
 data::TokenFile Opener::text(const std::string& path) {
-    const std::string all = read_text(path);
+    const std::string all = read_document(path);
     data::TokenMemory memory(largest_token());
     data::append_text(all, tokenizer(), true, memory, threads(), ProgressLines(path, out_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";

@@ -21,20 +21,13 @@ const char* config_dtype(DType dtype) {
     return dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
 }
 
-std::string read_text(const fs::path& path) {
-    const data::InputFile file(path);
-    std::string text(file.size_bytes(), '\0');
-    file.read(0, text.data(), text.size(), "JSON text");
-    return text;
-}
-
 }  // namespace
 
 std::string config_json_for(const fs::path& base, const ModelConfig& config, std::optional<DType> dtype) {
     if (data::is_gguf_file(base)) return model_config_json(config, config_dtype(dtype.value()));
     const fs::path path = config_path(base);
-    data::read_json_file(path);  // checks it
-    const std::string text = read_text(path);
+    const std::string text = data::InputFile(path).read_all("JSON", data::kMaxJsonBytes);
+    data::parse_json(text, path.string());  // checks it
     if (!dtype) return text;
     auto json = nlohmann::ordered_json::parse(text);
     bool named = false;
