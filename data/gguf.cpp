@@ -1,15 +1,16 @@
-// Parsing from front to end with a small window over the file. Every number that sizes something is compared with the
-// bytes that are left, by division, before it sizes it: what is held in memory is then a small multiple of the file.
+// Parsing from front to end. Every number that sizes something is compared with the bytes that are left, by division,
+// before it sizes it: what is held in memory is then a small multiple of the file.
 #include "data/gguf.h"
 
 #include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
-#include <type_traits>
 #include <utility>
+
+#include "data/gguf_cursor.h"
+#include "data/gguf_value.h"
 
 namespace slab::data {
 namespace {
@@ -23,10 +24,6 @@ constexpr size_t kMaxRank = 4;
 constexpr size_t kLeastValueBytes = 8 + 4 + 1;       // empty key, type, one byte
 constexpr size_t kLeastTensorBytes = 8 + 4 + 4 + 8;  // empty name, no dimension, type, offset
 constexpr uint64_t kDefaultAlignment = 32;
-
-// Kinds of metadata values, by the format's numbers.
-enum class Kind : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, list, u64, i64, f64 };
-constexpr uint32_t kKinds = 13;
 
 constexpr GgmlTypeInfo kTypes[] = {
     {GgmlType::f32, "F32", 1, 4},       {GgmlType::f16, "F16", 1, 2},       {GgmlType::bf16, "BF16", 1, 2},
@@ -42,180 +39,7 @@ constexpr std::pair<uint32_t, const char*> kOtherTypes[] = {
     {26, "I32"},   {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {39, "MXFP4"},
 };
 
-// A place in the file that moves forward. Reads fill or throw; nothing past the end is asked for.
-class Cursor {
-  public:
-    explicit Cursor(const InputFile& file) : file_(file) {}
-
-    size_t offset() const { return offset_; }
-    size_t left() const { return file_.size_bytes() - offset_; }
-
-    [[noreturn]] void fail(size_t at_bytes, const std::string& what) const {
-        throw std::runtime_error(file_.path().string() + ": offset " + std::to_string(at_bytes) + ": " + what);
-    }
-
-    // `what` is a callable that gives the thing's name: most reads succeed, and names are made of several pieces.
-    template <class What>
-    void read(void* dst, size_t bytes, const What& what) {
-        if (bytes > left()) {
-            fail(offset_, what() + " takes " + std::to_string(bytes) + " bytes, but " + std::to_string(left()) +
-                              " are left of the file; was the download cut short?");
-        }
-        char* to = static_cast<char*>(dst);
-        while (bytes != 0) {
-            if (offset_ < window_begin_ || offset_ >= window_begin_ + window_.size()) refill();
-            const size_t at = offset_ - window_begin_;
-            const size_t some = std::min(bytes, window_.size() - at);
-            std::memcpy(to, window_.data() + at, some);
-            to += some;
-            offset_ += some;
-            bytes -= some;
-        }
-    }
-
-    template <class T, class What>
-    T number(const What& what) {
-        T value;
-        read(&value, sizeof value, what);
-        return value;
-    }
-
-    template <class What>
-    std::string text(size_t most_bytes, const What& what) {
-        const size_t at = offset_;
-        const auto bytes = number<uint64_t>([&] { return "the length of " + what(); });
-        if (bytes > left()) {
-            fail(at, what() + " says a length of " + std::to_string(bytes) + " bytes, but " + std::to_string(left()) +
-                         " are left of the file; was the download cut short?");
-        }
-        if (bytes > most_bytes) {
-            fail(at, what() + " has " + std::to_string(bytes) + " bytes, wanted at most " + std::to_string(most_bytes));
-        }
-        std::string value(bytes, '\0');
-        read(value.data(), value.size(), what);
-        return value;
-    }
-
-  private:
-    void refill() {
-        constexpr size_t window_bytes = size_t{64} << 10;
-        window_begin_ = offset_;
-        window_.resize(std::min(window_bytes, left()));
-        file_.read(offset_, window_.data(), window_.size(), "header");
-    }
-
-    const InputFile& file_;
-    size_t offset_ = 0, window_begin_ = 0;
-    std::vector<char> window_;
-};
-
-size_t bytes_of(Kind kind) {
-    switch (kind) {
-        case Kind::u8:
-        case Kind::i8:
-        case Kind::boolean:
-            return 1;
-        case Kind::u16:
-        case Kind::i16:
-            return 2;
-        case Kind::u32:
-        case Kind::i32:
-        case Kind::f32:
-            return 4;
-        default:
-            return 8;  // numbers of 64 bits; a text's length, the least that a text takes
-    }
-}
-
-template <class What>
-int64_t read_integer(Cursor& cursor, Kind kind, const What& what) {
-    switch (kind) {
-        case Kind::u8:
-            return cursor.number<uint8_t>(what);
-        case Kind::i8:
-            return cursor.number<int8_t>(what);
-        case Kind::u16:
-            return cursor.number<uint16_t>(what);
-        case Kind::i16:
-            return cursor.number<int16_t>(what);
-        case Kind::u32:
-            return cursor.number<uint32_t>(what);
-        case Kind::i32:
-            return cursor.number<int32_t>(what);
-        case Kind::i64:
-            return cursor.number<int64_t>(what);
-        case Kind::boolean: {
-            const size_t at = cursor.offset();
-            const auto value = cursor.number<uint8_t>(what);
-            if (value > 1) cursor.fail(at, what() + " is a bool of " + std::to_string(value) + ", wanted 0 or 1");
-            return value;
-        }
-        default: {
-            const size_t at = cursor.offset();
-            const auto value = cursor.number<uint64_t>(what);
-            if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-                cursor.fail(at, what() + " is " + std::to_string(value) + ", wanted less than 2^63");
-            return static_cast<int64_t>(value);
-        }
-    }
-}
-
-template <class What>
-double read_float(Cursor& cursor, Kind kind, const What& what) {
-    return kind == Kind::f32 ? static_cast<double>(cursor.number<float>(what)) : cursor.number<double>(what);
-}
-
-bool is_float(Kind kind) {
-    return kind == Kind::f32 || kind == Kind::f64;
-}
-
-template <class What>
-Kind read_kind(Cursor& cursor, const What& what) {
-    const size_t at = cursor.offset();
-    const auto number = cursor.number<uint32_t>([&] { return "the type of " + what(); });
-    if (number >= kKinds) cursor.fail(at, what() + " has value type " + std::to_string(number) + ", wanted 0 to 12");
-    return static_cast<Kind>(number);
-}
-
-template <class What>
-GgufValue read_list(Cursor& cursor, const What& what) {
-    const Kind kind = read_kind(cursor, [&] { return "the elements of " + what(); });
-    if (kind == Kind::list) cursor.fail(cursor.offset(), what() + " is a list of lists, wanted a plain list");
-    const size_t at = cursor.offset();
-    const auto count = cursor.number<uint64_t>([&] { return "the length of " + what(); });
-    if (count > cursor.left() / bytes_of(kind)) {
-        cursor.fail(at, what() + " says " + std::to_string(count) + " elements, more than the " +
-                            std::to_string(cursor.left()) +
-                            " bytes left of the file can hold; was the download cut short?");
-    }
-    const auto read_all = [&](auto one) {
-        std::vector<decltype(one())> values;
-        values.reserve(count);
-        for (uint64_t i = 0; i < count; ++i) values.push_back(one());
-        return values;
-    };
-    if (kind == Kind::text) {
-        // Not reserved at once: a text in memory takes four times the 8 bytes that it takes at least in the file.
-        std::vector<std::string> values;
-        for (uint64_t i = 0; i < count; ++i)
-            values.push_back(cursor.text(cursor.left(), [&] { return what() + "[" + std::to_string(i) + "]"; }));
-        return values;
-    }
-    if (is_float(kind)) return read_all([&] { return read_float(cursor, kind, what); });
-    return read_all([&] { return read_integer(cursor, kind, what); });
-}
-
-template <class What>
-GgufValue read_value(Cursor& cursor, const What& what) {
-    const Kind kind = read_kind(cursor, what);
-    if (kind == Kind::list) return read_list(cursor, what);
-    if (kind == Kind::text) return cursor.text(cursor.left(), what);
-    if (kind == Kind::boolean) return read_integer(cursor, kind, what) != 0;
-    if (is_float(kind)) return read_float(cursor, kind, what);
-    return read_integer(cursor, kind, what);
-}
-
-GgmlType read_type(Cursor& cursor, const std::string& what) {
+GgmlType read_type(GgufCursor& cursor, const std::string& what) {
     const size_t at = cursor.offset();
     const auto number = cursor.number<uint32_t>([&] { return "the type of " + what; });
     std::string readable;
@@ -231,7 +55,7 @@ GgmlType read_type(Cursor& cursor, const std::string& what) {
 }
 
 // All but the offset is checked; offset_bytes still counts from where the data begins.
-GgufTensor read_tensor(Cursor& cursor, uint64_t index) {
+GgufTensor read_tensor(GgufCursor& cursor, uint64_t index) {
     const size_t begin = cursor.offset();
     GgufTensor tensor{};
     tensor.name =
@@ -297,7 +121,7 @@ void refuse_overlaps(const InputFile& file, const std::vector<GgufTensor>& tenso
 }
 
 // Magic and version.
-void read_preamble(Cursor& cursor) {
+void read_preamble(GgufCursor& cursor) {
     char magic[sizeof kMagic] = {};
     if (cursor.left() >= sizeof magic) cursor.read(magic, sizeof magic, [] { return std::string("the magic"); });
     if (std::memcmp(magic, kMagic, sizeof kMagic) != 0) {
@@ -344,7 +168,7 @@ bool is_gguf_file(const std::filesystem::path& path) {
 }
 
 GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
-    Cursor cursor(file_);
+    GgufCursor cursor(file_);
     read_preamble(cursor);
     size_t at = cursor.offset();
     const auto tensor_count = cursor.number<uint64_t>([] { return std::string("the number of tensors"); });
@@ -359,7 +183,7 @@ GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
         at = cursor.offset();
         std::string key =
             cursor.text(kMaxNameBytes, [&] { return "the key of metadata value " + std::to_string(i) + " (from 0)"; });
-        GgufValue value = read_value(cursor, [&] { return quote(key); });
+        GgufValue value = read_gguf_value(cursor, key);
         if (has(key)) cursor.fail(at, "the key " + quote(key) + " is there twice");
         metadata_.emplace(std::move(key), std::move(value));
     }
