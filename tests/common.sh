@@ -16,6 +16,7 @@ status=0 output=$work/output  # of the last `attempt`
 export ASAN_OPTIONS="detect_leaks=1:allocator_may_return_null=1:exitcode=99" UBSAN_OPTIONS="exitcode=99:print_stacktrace=1"
 # Some checks would take minutes, or make no sense, under a sanitizer.
 sanitized() { grep -q fsanitize "$build/flags"; }
+on_cuda() { grep -q '^cuda ' "$build/flags"; }
 
 for program in train_gpt parity_gpt tokenize; do
     if [ ! -x "$build/$program" ]; then
