@@ -12,6 +12,7 @@
 #include "kernels/cross_entropy.h"
 #include "train/adapter_files.h"
 #include "train/model.h"
+#include "train/output_paths.h"
 #include "train/run_setup.h"
 #include "train/safetensors.h"
 #include "train/step_loop.h"
@@ -49,6 +50,7 @@ Tokens read_tokens(const fs::path& path, int V) {
 }
 
 void run(const Arguments& a) {
+    require_new_file("out", a.out);
     const ModelConfig config = read_base_config(a.base);
     const Tokens tokens = read_tokens(a.tokens, config.V);
     ModelSettings settings;
@@ -100,7 +102,7 @@ int main(int argc, char** argv) {
     Arguments a;
     app.add_option("base", a.base, "Hugging Face directory or GGUF file")->required();
     app.add_option("tokens", a.tokens, "safetensors file with input_ids, int32 [B, T]")->required();
-    app.add_option("out", a.out, "safetensors file to write: input_ids and logits [B, T, V]")->required();
+    app.add_option("out", a.out, "new safetensors file: input_ids and logits [B, T, V]")->required();
     app.add_option("--adapter-in", a.adapter_in, "PEFT directory of an adapter to apply");
     app.add_option("--threads", a.threads, "CPU threads; 0: all cores");
     add_offload_flags(app, a.offload);

@@ -42,6 +42,17 @@ done
 require 0 "$build/train_gpt" --base-model "$models/llama_mixed/model.gguf" --plan
 prints "the plan" 'model\.gguf: .* on disk \(F16, .*Q4_1.*\), .* decoded to [a-z0-9]+ in host memory'
 
+# What leaves replaces nothing that was there, its own base least of all.
+cp "$models/llama/model.gguf" "$work/base.gguf"
+require 0 train "$work/base.gguf" run --lora-r 2
+refuses "an adapter over its base" "base.gguf: exists, and would be replaced; wanted a new file" \
+    "$build/export_gpt" --base-model "$work/base.gguf" --adapter "$work/run" --gguf-adapter "$work/base.gguf"
+refuses "logits over their base" "base.gguf: exists, and would be replaced" \
+    "$build/logits_gpt" "$work/base.gguf" "$work/train.bin" "$work/base.gguf"
+refuses "logits over their tokens" "train.bin: exists, and would be replaced" \
+    "$build/logits_gpt" "$work/base.gguf" "$work/train.bin" "$work/train.bin"
+same_bits "the base" "$models/llama/model.gguf" "$work/base.gguf"
+
 head -c 4000 "$models/llama/model.gguf" > "$work/cut.gguf"
 refuses "a file cut short" "cut\.gguf.*cut short" "$build/train_gpt" --base-model "$work/cut.gguf" --plan
 sed 's/llama/other/g' "$models/llama/model.gguf" > "$work/other.gguf"

@@ -346,7 +346,43 @@ TEST_SUITE("cpu") {
         CHECK(run({"--base-model", base, "--adapter", adapter, "--gguf-adapter", gguf, "--dtype", "bf16"}) == 1);
         CHECK(has(err.str(), "--dtype"));
         CHECK(run({"--base-model", base, "--adapter", adapter, "--merge", merged, "--dtype", "int8"}) == 1);
+        fs::remove(gguf);
         CHECK(run({"--base-model", base, "--adapter", base, "--gguf-adapter", gguf}) == 1);
         CHECK(has(err.str(), "adapter_config.json"));
+    }
+
+    TEST_CASE("export: outputs replace nothing, inputs least of all, and neither is begun when one is refused") {
+        TinyExport tiny("llama");
+        const std::string base = tiny.base.files.path, adapter = tiny.adapter, merged = tiny.dir.path / "merged";
+        const auto error_for = [&](const std::string& gguf) {
+            std::ostringstream out, err;
+            std::vector<const char*> argv = {"export_gpt",   "--base-model",   base.c_str(),
+                                             "--adapter",    adapter.c_str(),  "--merge",
+                                             merged.c_str(), "--gguf-adapter", gguf.c_str()};
+            CHECK(run_export(static_cast<int>(argv.size()), argv.data(), out, err) == 1);
+            CHECK_FALSE(fs::exists(merged));
+            return err.str();
+        };
+        fs::create_symlink("nowhere", tiny.dir.path / "link.gguf");
+        for (const fs::path& there : {tiny.adapter / "adapter_model.safetensors", tiny.base.files.path / "config.json",
+                                      tiny.base.files.path / "model.safetensors", tiny.dir.path / "link.gguf"}) {
+            CAPTURE(there.string());
+            const std::string before = fs::exists(there) ? content(there) : "";
+            CHECK(has(error_for(there), there.string() + ": exists, and would be replaced; wanted a new file"));
+            CHECK((fs::exists(there) ? content(there) : "") == before);
+        }
+        for (const fs::path& inside : {tiny.dir.path / "merged", tiny.dir.path / "new" / ".." / "merged"})
+            CHECK(has(error_for(inside), "are one in the other"));
+        CHECK(has(error_for(tiny.dir.path / "merged" / "a.gguf"), "the directory it shall lie in does not exist"));
+        CHECK(has(error_for(tiny.dir.path / "none" / "a.gguf"), "the directory it shall lie in does not exist"));
+        fs::create_directory(merged);  // as --merge takes it, and then this is a place in it
+        std::ostringstream out, err;
+        const std::string inside = merged + "/a.gguf";
+        const std::vector<const char*> argv = {"export_gpt",   "--base-model",   base.c_str(),
+                                               "--adapter",    adapter.c_str(),  "--merge",
+                                               merged.c_str(), "--gguf-adapter", inside.c_str()};
+        CHECK(run_export(static_cast<int>(argv.size()), argv.data(), out, err) == 1);
+        CHECK(has(err.str(), "are one in the other"));
+        CHECK(fs::is_empty(merged));
     }
 }

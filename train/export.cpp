@@ -14,6 +14,7 @@
 #include "train/gguf_weights.h"
 #include "train/hub_cache.h"
 #include "train/options.h"
+#include "train/output_paths.h"
 #include "train/run_setup.h"
 #include "train/text.h"
 
@@ -47,6 +48,16 @@ void reorder_rows(const float* src, size_t out, size_t r, int HD, float* dst) {
     for (size_t row = 0; row < out; ++row) std::copy_n(src + row * r, r, dst + gguf_row(row, HD) * r);
 }
 
+// Both outputs, before either is begun: the adapter's files and the base's are never in the way of what is new.
+void check_outputs(const ExportOptions& o) {
+    if (!o.merge.empty()) require_new_directory("--merge", o.merge);
+    if (o.gguf_adapter.empty()) return;
+    require_new_file("--gguf-adapter", o.gguf_adapter);
+    if (!o.merge.empty() && (lies_in(o.gguf_adapter, o.merge) || lies_in(o.merge, o.gguf_adapter)))
+        throw std::runtime_error("--gguf-adapter " + o.gguf_adapter + ": and --merge " + o.merge +
+                                 " are one in the other; wanted a file outside the merged model's directory");
+}
+
 void export_all(const ExportOptions& o, std::ostream& out) {
     if (o.merge.empty() && o.gguf_adapter.empty())
         throw std::runtime_error("nothing to write: give --merge OUT, --gguf-adapter OUT.gguf, or both");
@@ -55,6 +66,7 @@ void export_all(const ExportOptions& o, std::ostream& out) {
     settings.max_shard_bytes = parse_size(o.max_shard_size, "--max-shard-size");
     if (o.merge.empty() && !o.dtype.empty())
         throw std::runtime_error("--dtype is of merged weights and needs --merge; a GGUF adapter is float32");
+    check_outputs(o);
 
     const fs::path base = find_base_model(o.base_model);
     const ModelConfig config = read_base_config(base);

@@ -15,6 +15,7 @@
 #include "train/base_weights.h"
 #include "train/export.h"
 #include "train/model_directory.h"
+#include "train/output_paths.h"
 #include "train/safetensors.h"
 
 namespace slab::train {
@@ -35,15 +36,6 @@ struct OutTensor {
 std::optional<DType> parse_dtype(const std::string& name) {
     if (name.empty()) return std::nullopt;
     return name == "f32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::f16;
-}
-
-void require_no_content(const fs::path& out) {
-    std::error_code ignored;
-    if (!fs::exists(out)) return;
-    if (!fs::is_directory(out) || !fs::is_empty(out, ignored))
-        throw std::runtime_error("--merge " + out.string() + ": exists " +
-                                 (fs::is_directory(out) ? "and is not empty" : "and is no directory") +
-                                 "; wanted a new directory: remove it, or give another");
 }
 
 // stored [out, in], or [in, out] of GPT-2's Conv1D: += scale * B A, in float32.
@@ -229,7 +221,7 @@ void write_index(const fs::path& directory, const std::vector<std::vector<OutTen
 
 MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const Adapter& adapter, const fs::path& out,
                           const MergeSettings& settings, ThreadPool& pool) {
-    require_no_content(out);
+    require_new_directory("--merge", out);
     std::optional<DType> dtype = parse_dtype(settings.dtype);
     std::unique_ptr<Source> source;
     if (data::is_gguf_file(base)) {

@@ -141,6 +141,8 @@ class Checks:
     def our_logits(self, base, ids, adapter=None):
         tokens, out = os.path.join(self.where, "tokens"), os.path.join(self.where, "logits")
         save_file({"input_ids": ids}, tokens)
+        if os.path.exists(out):  # which logits_gpt does not replace
+            os.remove(out)
         with_adapter = ["--adapter-in", adapter] if adapter else []
         self.run("logits_gpt", base, tokens, out, *with_adapter, "--threads", "1")
         return load_file(out)["logits"]
