@@ -280,9 +280,35 @@ AtomicDirectory::~AtomicDirectory() {
     close(lock_fd_);
 }
 
-void AtomicDirectory::commit() {
+// The final name is somebody's: the work of hours goes under another, and is no temporary any more.
+void AtomicDirectory::leave_beside(int error) {
+    fs::path beside;
+    for (int n = 1; n <= 1000; ++n) {
+        beside = final_path_.string() + ".finished-" + std::to_string(n);
+        std::error_code ignored;
+        if (fs::exists(fs::symlink_status(beside, ignored))) continue;
+        if (rename(staging_path_.c_str(), beside.c_str()) == 0) break;
+        if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) fail(errno, beside, "rename a directory to it");
+        beside.clear();
+    }
+    if (beside.empty()) fail(EEXIST, final_path_, "find a free name beside it for the finished directory");
+    committed_ = true;
+    sync_path(final_path_.parent_path(), O_DIRECTORY);
+    throw std::runtime_error(final_path_.string() +
+                             ": cannot rename the finished directory to it: " + std::generic_category().message(error) +
+                             "; what came to be there meanwhile was left as it is, and the finished directory is " +
+                             beside.string() + ". Hint: rename that to where you want it.");
+}
+
+void AtomicDirectory::commit(Existing existing) {
     if (committed_) throw std::logic_error(final_path_.string() + ": committed twice");
     sync_tree(staging_path_);
+    if (existing == Existing::keep) {  // rename itself takes the place of nothing but an empty directory
+        if (rename(staging_path_.c_str(), final_path_.c_str()) != 0) leave_beside(errno);
+        committed_ = true;
+        sync_path(final_path_.parent_path(), O_DIRECTORY);
+        return;
+    }
     std::error_code ignored;
     std::pair<fs::path, int> old{{}, -1};
     if (fs::exists(fs::symlink_status(final_path_, ignored))) old = rename_away(final_path_, old_mark);

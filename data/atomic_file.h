@@ -49,9 +49,14 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 // Copies the content of the regular file `from`, through a small buffer.
 void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// A directory and everything in it. The caller fills staging() by any means, then commits. An existing directory under
-// the final name is replaced, never merged: it is renamed away, the new one renamed in, and the old one removed. A run
-// killed between the two renames leaves both whole; remove_stale_temporaries() then puts the old one back.
+// What becomes of a directory that stands under the final name of a finished one; they are never merged.
+// keep: only an empty one is replaced. Anything else stays, the finished directory is left under a name beside it, and
+//     the error names both.
+// replace: for names that are the caller's own. It is renamed away, the new one renamed in, and the old one removed. A
+//     run killed between the two renames leaves both whole; remove_stale_temporaries() then puts the old one back.
+enum class Existing { keep, replace };
+
+// A directory and everything in it. The caller fills staging() by any means, then commits.
 class AtomicDirectory {
   public:
     explicit AtomicDirectory(const std::filesystem::path& final_path);  // its parent must exist
@@ -60,9 +65,11 @@ class AtomicDirectory {
     AtomicDirectory& operator=(const AtomicDirectory&) = delete;
 
     const std::filesystem::path& staging() const { return staging_path_; }
-    void commit();
+    void commit(Existing existing);
 
   private:
+    [[noreturn]] void leave_beside(int error);
+
     std::filesystem::path final_path_, staging_path_;
     int lock_fd_ = -1;
     bool committed_ = false;

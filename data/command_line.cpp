@@ -33,7 +33,7 @@ std::vector<std::string> long_flags(const CLI::App& app) {
 void prepare_standard_streams() {
     for (int fd = 0; fd <= 2; ++fd)
         if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)!open("/dev/null", O_RDWR);  // the lowest free number: fd
-    std::signal(SIGPIPE, SIG_IGN);
+    for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // the write fails instead, and says so
 }
 
 bool standard_output_arrived(const char* program) {

@@ -44,6 +44,11 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, size_
     using json = nlohmann::json;
     const char* const begin = text.data();
     const char* const end = begin + text.size();
+    if (const size_t at = text.find('\0'); at != std::string_view::npos)
+        throw std::runtime_error(
+            where + ": byte " + std::to_string(base_offset_bytes + at) +
+            " is 0, wanted JSON text in UTF-8, which has no such byte. Hint: a file that was being "
+            "written when the machine stopped may hold such bytes; write or fetch it again");
     const char* furthest = begin;
     const auto offset = [&] { return std::to_string(base_offset_bytes + static_cast<size_t>(furthest - begin)); };
 

@@ -1,8 +1,8 @@
 // JSON from files that nobody vouches for.
 //
-// nlohmann/json accepts a key given twice and keeps the last value, and nests as deep as the text does. Both are
-// refused here: a header with two answers has none, and no format read here is deep. What comes back is bounded by
-// the text: kMaxJsonBytes of it at most.
+// nlohmann/json accepts a key given twice and keeps the last value, nests as deep as the text does, and takes a byte of
+// 0 for the end, whatever follows. All are refused here: a header with two answers has none, no format read here is
+// deep, and what follows was meant too. What comes back is bounded by the text: kMaxJsonBytes of it at most.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -153,8 +154,29 @@ std::string_view name_of(RecordKind kind) {
 }
 
 bool is_records_file(const std::filesystem::path& path) {
-    const auto extension = path.extension();
+    std::string extension = path.extension().string();
+    std::transform(extension.begin(), extension.end(), extension.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+}
+
+void refuse_records_as_text(std::string_view text, const std::string& name) {
+    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+    const size_t begin = text.find_first_not_of(" \t\r\n");
+    if (begin == std::string_view::npos || text[begin] != '{') return;
+    const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+    if (line.size() > kMaxJsonBytes) return;
+    json object;
+    try {
+        object = parse_json(line, name);
+    } catch (const std::runtime_error&) {
+        return;  // no JSON: text that begins with a brace
+    }
+    for (const Shape& shape : shapes())
+        if (std::all_of(shape.keys.begin(), shape.keys.end(), [&](auto key) { return object.contains(key); }))
+            fail(name, "is named as a text, and its first line is a record (" + keys_of(object) + ")",
+                 "a name that ends in .jsonl for records. Hint: rename it; a text that shall begin so may have any "
+                 "other line first");
 }
 
 RecordReader::RecordReader(const std::filesystem::path& path) : file_(path) {

@@ -39,8 +39,11 @@ struct Record {
     std::vector<ChatMessage> messages;  // chat
 };
 
-// Whether a file of this name is taken for records: *.jsonl, *.ndjson, *.json.
+// Whether a file of this name is taken for records: *.jsonl, *.ndjson, *.json, in letters of either case.
 bool is_records_file(const std::filesystem::path& path);
+// Throws std::runtime_error when the first line of a text called `name` is a record: training on its braces and quotes
+// would go well, and be wrong.
+void refuse_records_as_text(std::string_view text, const std::string& name);
 
 // A line of a file, not yet looked into.
 struct RecordLine {

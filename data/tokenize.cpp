@@ -247,6 +247,7 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
             err << "tokenize: warning: " << (file == "-" ? "standard input" : file) << " is empty, left out\n";
             continue;
         }
+        refuse_records_as_text(text, file == "-" ? "standard input" : file);
         const size_t cut = training_bytes(text, options.val_fraction);
         train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads);
         if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads);

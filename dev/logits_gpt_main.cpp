@@ -98,6 +98,7 @@ void run(const Arguments& a) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    data::prepare_standard_streams();
     CLI::App app("Writes the logits of a model for given tokens.", "logits_gpt");
     Arguments a;
     app.add_option("base", a.base, "Hugging Face directory or GGUF file")->required();

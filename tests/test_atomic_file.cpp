@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -161,7 +162,7 @@ TEST_SUITE("cpu") {
             AtomicDirectory made(path / "");  // with the trailing slash that users type
             fs::create_directories(made.staging() / "deep");
             write_file_atomically(made.staging() / "deep" / "a", text);
-            if (commit) made.commit();
+            if (commit) made.commit(Existing::replace);
         };
         save("abandoned", false);
         CHECK(names_in(dir.path).empty());
@@ -182,10 +183,42 @@ TEST_SUITE("cpu") {
         {
             AtomicDirectory made(path);
             write_file_atomically(path, "somebody's");
-            CHECK_THROWS_AS(made.commit(), std::runtime_error);
+            CHECK_THROWS_AS(made.commit(Existing::replace), std::runtime_error);
         }
         CHECK(content(path) == "somebody's");
         CHECK(names_in(dir.path).size() == 1);
+    }
+
+    TEST_CASE("atomic directory: what appeared under a name that is not the caller's own stays, the result beside it") {
+        const FreshDirectory dir;
+        const fs::path path = dir.path / "merged";
+        const auto make = [&](const std::function<void()>& meanwhile) {
+            return error_of([&] {
+                AtomicDirectory made(path);
+                write_file_atomically(made.staging() / "weights", "made");
+                meanwhile();
+                made.commit(Existing::keep);
+            });
+        };
+        CHECK(make([&] { fs::create_directory(path); }) == "");  // empty: nobody's
+        CHECK(content(path / "weights") == "made");
+        fs::remove_all(path);
+        const auto into_it = [&] {
+            fs::create_directory(path);
+            write_file_atomically(path / "notes", "somebody's");
+        };
+        for (const char* beside : {"merged.finished-1", "merged.finished-2"}) {
+            const std::string error = make(into_it);
+            CHECK(has(error, path.string() + ": cannot rename the finished directory to it: Directory not empty"));
+            CHECK(has(error, (dir.path / beside).string() + ". Hint"));
+            CHECK(content(path / "notes") == "somebody's");
+            CHECK_FALSE(fs::exists(path / "weights"));
+            CHECK(content(dir.path / beside / "weights") == "made");
+        }
+        fs::remove_all(path);
+        CHECK(has(make([&] { write_file_atomically(path, "somebody's"); }), "merged.finished-3"));
+        CHECK(content(path) == "somebody's");
+        CHECK(names_in(dir.path).size() == 4);
     }
 
     TEST_CASE("directory lock: one holder at a time, let go with the object, nothing left behind") {

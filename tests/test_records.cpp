@@ -78,8 +78,43 @@ TEST_SUITE("cpu") {
         CHECK(is_records_file("a/b.jsonl"));
         CHECK(is_records_file("b.ndjson"));
         CHECK(is_records_file("b.json"));
+        CHECK(is_records_file("b.JSONL"));
+        CHECK(is_records_file("b.Json"));
         CHECK_FALSE(is_records_file("jsonl"));
         CHECK_FALSE(is_records_file("a.jsonl/b.txt"));
+    }
+
+    TEST_CASE("records: a byte of 0 anywhere is refused with its place, and nothing behind it is dropped") {
+        const FreshDirectory dir;
+        const fs::path path = dir.path / "r.jsonl";
+        using namespace std::string_literals;
+        const std::string line = "{\"text\":\"a\"}\n";
+        for (const auto& [file, place] : {std::pair(line + "\0\0\n"s + line, "line 2: byte 13 is 0"),
+                                          {line + "{\"text\":\"b\"}\0{\"text\":\"c\"}\n"s, "line 2: byte 25 is 0"},
+                                          {line + "\0"s, "line 2: byte 13 is 0"},
+                                          {"{\"text\":\"a\0\"}\n"s + line, "line 1: byte 10 is 0"}}) {
+            CAPTURE(place);
+            put(path, file);
+            CHECK(has(error_of([&] { read_all(path); }), path.string() + ", " + place));
+        }
+        put(path, "{\"a\":1}\0 and more"s);
+        CHECK(has(error_of([&] { read_json_file(path); }), "byte 7 is 0"));
+    }
+
+    TEST_CASE("records: a text that begins with a record is refused, one that only looks like it is not") {
+        for (const char* text :
+             {"{\"text\": \"a\"}", "\xef\xbb\xbf\n {\"prompt\":\"\",\"completion\":\"\"}\r\nmore",
+              "{\"messages\": [], \"id\": 7}\n{\"messages\"", "{\"output\":1,\"instruction\":2}\n"}) {
+            CAPTURE(text);
+            const std::string error = error_of([&] { refuse_records_as_text(text, "d/pc.txt"); });
+            CHECK(has(error, "d/pc.txt: is named as a text, and its first line is a record"));
+            CHECK(has(error, ".jsonl"));
+        }
+        for (const char* text : {"", "\n", "{", "{}", "{\"a\": 1}", "{\"prompt\": \"a\"}", "[{\"text\": \"a\"}]",
+                                 "\"text\"", "{\"text\": \"a\"} more", "a\n{\"text\": \"a\"}", "{\n\"text\": \"a\"}"}) {
+            CAPTURE(text);
+            CHECK_NOTHROW(refuse_records_as_text(text, "pc.txt"));
+        }
     }
 
     TEST_CASE("records: lines of all lengths around the size of a read") {
@@ -143,7 +178,7 @@ TEST_SUITE("cpu") {
             {"{\"text\": \"\xc3\"}", "is not valid JSON"},
             {"{\"text\": \"\xed\xa0\x80\"}", "is not valid JSON"},
             {R"({"text": "\ud800"})", "is not valid JSON"},
-            {std::string("{\"text\": \"a\0\"}", 13), "is not valid JSON"},
+            {std::string("{\"text\": \"a\0\"}", 13), "is 0, wanted JSON"},
             {std::string(100000, '['), "nested deeper"},
             {R"({"messages": [{"role": "user", "content": "u"}]})", R"(has "messages", wanted text as in line 1)"},
         };

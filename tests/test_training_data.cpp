@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "data/byte_tokenizer.h"
 #include "tests/training_bench.h"
 #include "train/checkpoint.h"
 #include "train/data_loader.h"
@@ -13,6 +14,17 @@ using namespace slab::train;
 using namespace slab::test;
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+namespace {
+
+// A tiny Llama that takes the byte tokenizer's ids, so that text and records can be its data.
+ModelConfig with_bytes() {
+    ModelConfig config = tiny_config("llama", 4);
+    config.V = static_cast<int>(data::ByteTokenizer::vocabulary_size);
+    return config;
+}
+
+}  // namespace
 
 TEST_SUITE("cpu") {
     TEST_CASE("training: data cut short in place, or written to, ends the run with its steps saved") {
@@ -72,6 +84,47 @@ TEST_SUITE("cpu") {
             CHECK(program.code == 1);
             CHECK(has(program.error, std::string(flag) + " "));
             CHECK(has(program.error, "gone.txt: no such file; wanted a text, records (*.jsonl) or a token file"));
+        }
+    }
+
+    TEST_CASE("training: flags and names that do not fit what the data is are refused before anything is made") {
+        const Bench bench(with_bytes());
+        const auto error = [&](const std::string& name, const std::string& text, Flags flags) {
+            put(bench.dir.path / name, text);
+            flags.insert({{"--train-data", (bench.dir.path / name).string()}});
+            const Program program = bench.run("a", flags);
+            CHECK(program.code == 1);
+            CHECK_FALSE(fs::exists(bench.run_dir("a")));
+            return program.error;
+        };
+        std::string prose, records;
+        for (int i = 0; i < 50; ++i) {
+            prose += std::to_string(i) + " bottles\n";
+            records += "{\"text\": \"" + std::to_string(i) + " bottles of\"}\n";
+        }
+        for (const Flags& flags :
+             {Flags{{"--sample-packing", ""}}, {{"--train-on-inputs", ""}}, {{"--chat-template", "chatml"}}})
+            CHECK(has(error("prose.txt", prose, flags), "prose.txt is a text. Hint: leave the flag out"));
+        CHECK(has(error("pc.txt", records, {}), "pc.txt: is named as a text, and its first line is a record"));
+        CHECK(has(error("pc.jsonl", records, {{"--sequence-len", "1"}}), "--sequence-len 1 given, and "));
+        put(bench.dir.path / "PC.JSONL", records);
+        bench.run_well("upper", {{"--train-data", (bench.dir.path / "PC.JSONL").string()}});
+    }
+
+    TEST_CASE("training: Ctrl-C while text or records are prepared ends the run, with nothing written") {
+        const Bench bench(with_bytes());
+        put(bench.dir.path / "t.txt", std::string(1000, 'x'));
+        put(bench.dir.path / "t.jsonl", "{\"text\": \"0123456789\"}\n");
+        for (const char* name : {"t.txt", "t.jsonl"}) {
+            CAPTURE(name);
+            std::ostringstream out;
+            const Program program =
+                run_train_gpt(bench.arguments("a", {{"--train-data", (bench.dir.path / name).string()}}),
+                              std::atomic<bool>{true}, out);
+            CHECK(program.error == "");
+            CHECK(program.code == 130);
+            CHECK(has(out.str(), "interrupted while loading; nothing was written"));
+            CHECK_FALSE(fs::exists(bench.run_dir("a")));
         }
     }
 

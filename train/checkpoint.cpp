@@ -178,7 +178,7 @@ void save_checkpoint(const fs::path& directory, Model& model, const SaveContext&
                    from_device("exp_avg_sq.", TrainedSet::exp_avg_sq, model)});
     state.applied_updates = model.trained().read_applied_updates(stream);
     data::write_file_atomically(staged.staging() / kStateFile, state_json(state).dump(2) + "\n");
-    staged.commit();
+    staged.commit(data::Existing::replace);  // the run's own name
 }
 
 TrainerState load_checkpoint(const fs::path& directory, Model& model, const TrainerState& run) {

@@ -21,11 +21,13 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// A line now and then while a large file is tokenised.
+// A line now and then while a large file is tokenised; check may throw to end that.
 class ProgressLines {
   public:
-    ProgressLines(std::string name, std::ostream& out) : name_(std::move(name)), out_(out) {}
+    ProgressLines(std::string name, std::ostream& out, const std::function<void()>& check)
+        : name_(std::move(name)), out_(out), check_(check) {}
     void operator()(size_t done_bytes, size_t total_bytes) {
+        check_();
         const Clock::time_point now = Clock::now();
         if (now - told_ < std::chrono::seconds(2) || total_bytes == 0) return;
         told_ = now;
@@ -37,6 +39,7 @@ class ProgressLines {
   private:
     std::string name_;
     std::ostream& out_;
+    const std::function<void()>& check_;
     Clock::time_point told_ = Clock::now();
 };
 
@@ -47,6 +50,7 @@ std::string read_document(const fs::path& path) {
         throw std::runtime_error(path.string() + ": is no text: byte " + std::to_string(at) +
                                  " is 0. Hint: give UTF-8 text, records (*.jsonl), or token files made by "
                                  "build/tokenize (*.bin)");
+    data::refuse_records_as_text(text, path.string());
     return text;
 }
 
@@ -54,8 +58,9 @@ std::string read_document(const fs::path& path) {
 class Opener {
   public:
     Opener(const TrainOptions& options, const ModelConfig& config,
-           const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out)
-        : o_(options), config_(config), open_tokenizer_(open_tokenizer), out_(out) {}
+           const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out,
+           const std::function<void()>& check)
+        : o_(options), config_(config), open_tokenizer_(open_tokenizer), out_(out), check_(check) {}
 
     DataSets open();
     void preview(const data::TokenFile& file);
@@ -90,6 +95,7 @@ class Opener {
     const ModelConfig& config_;
     const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer_;
     std::ostream& out_;
+    const std::function<void()>& check_;
     std::unique_ptr<data::Tokenizer> tokenizer_;
 };
 
@@ -97,13 +103,16 @@ class Opener {
 void Opener::check_flags() const {
     const bool for_records = !o_.chat_template.empty() && !o_.sample_chat;  // a sample may be what it is for
     const bool given = o_.sample_packing || o_.train_on_inputs || for_records;
-    const auto is_tokens = [](const std::string& path) {
-        return path.empty() || kind_of_data(path) == DataKind::tokens;
+    const auto is_records = [](const std::string& path) {
+        return !path.empty() && kind_of_data(path) == DataKind::records;
     };
-    if (given && is_tokens(o_.train_data) && is_tokens(o_.val_data))
-        throw std::runtime_error("--sample-packing, --train-on-inputs and --chat-template are about records, and " +
-                                 o_.train_data +
-                                 " holds tokens. Hint: give build/tokenize the flag, or the records here");
+    if (given && !is_records(o_.train_data) && !is_records(o_.val_data))
+        throw std::runtime_error(
+            "--sample-packing, --train-on-inputs and --chat-template are about records (*.jsonl), and " +
+            o_.train_data +
+            (kind_of_data(o_.train_data) == DataKind::tokens
+                 ? " holds tokens. Hint: give build/tokenize the flag, or the records here"
+                 : " is a text. Hint: leave the flag out, or give records"));
 }
 
 uint64_t Opener::held_out_of(uint64_t there, const char* what) const {
@@ -130,17 +139,20 @@ data::TokenFile Opener::checked(const std::string& path, data::TokenMemory memor
 data::TokenFile Opener::text(const std::string& path) {
     const std::string all = read_document(path);
     data::TokenMemory memory(largest_token());
-    data::append_text(all, tokenizer(), true, memory, threads(), ProgressLines(path, out_));
+    data::append_text(all, tokenizer(), true, memory, threads(), ProgressLines(path, out_, check_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";
     return checked(path, std::move(memory));
 }
 
 data::PreparedRecords Opener::records(const std::string& path) {
+    if (o_.sequence_len < 2)
+        throw std::runtime_error("--sequence-len " + std::to_string(o_.sequence_len) + " given, and " + path +
+                                 " holds records, whose rows have a token to read and one to learn; wanted 2 or more");
     data::PreparedRecords records(tokenizer(), {.T = static_cast<size_t>(o_.sequence_len),
                                                 .sample_packing = o_.sample_packing,
                                                 .train_on_inputs = o_.train_on_inputs,
                                                 .chat_template = o_.chat_template});
-    records.add_file(path, threads(), ProgressLines(path, out_));
+    records.add_file(path, threads(), ProgressLines(path, out_, check_));
     out_ << path << ": " << records.summary() << "\n";
     if (records.records() == 0)
         throw std::runtime_error(path + ": holds nothing to train on: " + records.summary() +
@@ -211,8 +223,9 @@ DataKind kind_of_data(const fs::path& path) {
 }
 
 DataSets open_data(const TrainOptions& options, const ModelConfig& config,
-                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out) {
-    Opener opener(options, config, open_tokenizer, out);
+                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out,
+                   const std::function<void()>& check) {
+    Opener opener(options, config, open_tokenizer, out, check);
     DataSets sets = opener.open();
     opener.preview(sets.train->file());
     return sets;

@@ -26,8 +26,10 @@ struct DataSets {
 };
 
 // Prints what was made of text and records, and --preview. open_tokenizer is called at most once, and only when it is
-// needed. Throws std::runtime_error naming file, line or flag.
+// needed. check is called between pieces of a text or of records and may throw to end the work. Throws
+// std::runtime_error naming file, line or flag.
 DataSets open_data(const TrainOptions& options, const ModelConfig& config,
-                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out);
+                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out,
+                   const std::function<void()>& check);
 
 }  // namespace slab::train

@@ -1,8 +1,10 @@
 // build/export_gpt: adapters for other tools. All the work is in export.cpp; `build/export_gpt --help` lists the flags.
 #include <iostream>
 
+#include "data/command_line.h"
 #include "train/export.h"
 
 int main(int argc, char** argv) {
+    slab::data::prepare_standard_streams();
     return slab::train::run_export(argc, argv, std::cout, std::cerr);
 }

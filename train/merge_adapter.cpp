@@ -254,7 +254,7 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
     if (shards.size() > 1) write_index(staged.staging(), shards);
     data::write_file_atomically(staged.staging() / "config.json", config_json);
     report.beside = copy_into(staged.staging(), beside);
-    staged.commit();
+    staged.commit(data::Existing::keep);
     return report;
 }
 

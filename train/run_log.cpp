@@ -37,6 +37,7 @@ std::string kept_lines(const std::filesystem::path& file, int64_t step) {
     std::ifstream in(file);
     std::string kept;
     for (std::string line; std::getline(in, line);) {
+        if (line.find('\0') != std::string::npos) continue;  // the parser would stop there and keep the line
         const json j = json::parse(line, nullptr, false);
         if (j.is_discarded() || !j.is_object()) continue;
         if (j.contains("step") && j["step"].is_number_integer() && j["step"].get<int64_t>() > step) continue;

@@ -106,7 +106,10 @@ void Run::load() {
     check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
     check_host_memory(*layout_, available_host_bytes());
     data_ = open_data(
-        o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_);
+        o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_,
+        [&] {
+            if (interrupt_) throw Interrupted{};
+        });
     if (data_.val) check_has_targets(*data_.val);
     steps_ = total_steps(o_, data_.train->rows());
     if (!o_.trace.empty() && trace_steps_.first > steps_)
