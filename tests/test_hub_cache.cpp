@@ -7,6 +7,8 @@
 
 #include "temporary_files.h"
 #include "train/hub_cache.h"
+#include "train/model_files.h"
+#include "train/run_setup.h"
 
 using namespace slab::train;
 using slab::test::error_of;
@@ -81,6 +83,16 @@ TEST_SUITE("cpu") {
         }
         fs::remove(add("models--org--gone", "aa", "bb"));
         CHECK(has(error("org/gone"), "bb: is no directory"));
+        const fs::path links = add("models--org--links", "aa", "aa");
+        fs::create_symlink("../../blobs/f00", links / "model.safetensors");
+        CHECK(
+            has(error_of([&] { ModelFiles{links}; }), "\"model.safetensors\" is a link to \"../../blobs/f00\", which"));
+        fs::create_symlink("../../blobs/ba5", links / "config.json");
+        CHECK(has(error_of([&] { read_base_config(links); }),
+                  "it is a link to \"../../blobs/ba5\", which does not exist"));
+        const fs::path gguf = add("models--org--gguf", "aa", "aa");
+        put(gguf / "m-q4.gguf", "GGUF");
+        CHECK(has(error_of([&] { read_base_config(gguf); }), ": --base-model " + (gguf / "m-q4.gguf").string()));
         for (const char* ref : {"../../../etc", "", "a/b", "aa\nbb"}) {
             CAPTURE(ref);
             add("models--org--bad", "aa", ref);

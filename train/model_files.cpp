@@ -22,6 +22,9 @@ std::string hint_for(const fs::path& directory) {
     bool pytorch = false, gguf = false;
     for (const auto& item : fs::directory_iterator(directory)) {
         const std::string name = item.path().filename().string();
+        if (std::error_code error; name.ends_with(".safetensors") && item.is_symlink(error) && !fs::exists(item, error))
+            return "; " + data::quote(name) + " is a link to " + data::quote(fs::read_symlink(item, error).string()) +
+                   ", which does not exist: the download is damaged, delete the link and fetch the model again";
         pytorch |= name.starts_with("pytorch_model") && (name.ends_with(".bin") || name.ends_with(".bin.index.json"));
         gguf |= name.ends_with(".gguf");
         if (name == "adapter_model.safetensors") {

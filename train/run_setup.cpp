@@ -18,6 +18,22 @@ namespace slab::train {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Why a directory may have no config.json, as advice.
+std::string hint_without_config(const fs::path& config) {
+    std::error_code error;
+    if (fs::is_symlink(config, error))
+        return "; it is a link to " + data::quote(fs::read_symlink(config, error).string()) +
+               ", which does not exist: the download is damaged, delete the link and fetch the model again";
+    for (const auto& item : fs::directory_iterator(config.parent_path(), error))
+        if (item.path().extension() == ".gguf")
+            return "; there is a GGUF file, which is a model by itself: --base-model " + item.path().string();
+    return "";
+}
+
+}  // namespace
+
 // Path to config.json's directory: --base-model may also name a file of weights or config.json itself.
 fs::path config_path(const fs::path& given) {
     std::error_code error;
@@ -31,7 +47,8 @@ fs::path config_path(const fs::path& given) {
                                                                 : given.parent_path() / "config.json";
     if (!fs::exists(config, error))
         throw std::runtime_error("--base-model " + given.string() + ": there is no " + config.string() +
-                                 "; wanted a Hugging Face directory (config.json, *.safetensors)");
+                                 "; wanted a Hugging Face directory (config.json, *.safetensors)" +
+                                 hint_without_config(config));
     return config;
 }
 
