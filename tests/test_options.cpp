@@ -456,8 +456,8 @@ TEST_SUITE("cpu") {
             {"--freeze-layers", "0", "--from-scratch", "--seed", "18446744073709551615"},
             {"--adapter", "none", "--learning-rate", "0.1", "--weight-decay", "0.30000000000000004"},
             {"--lora-target-modules", "q_proj,v_proj", "--lora-r", "3", "--lora-alpha", "2.5", "--warmup-steps", "-1"},
-            {"--sample", "In the beginning", "--sample-temperature", "0", "--trace", "a b/t.json", "--log",
-             "l,m.jsonl"},
+            {"--sample", "In the beginning", "--sample-temperature", "0", "--trace", "a b/t.json", "--log", "l,m.jsonl",
+             "--trace-steps", "2:3"},
             {"--sample", "He said \"no\""},
             {"--sample", "it's"},
             {"--sample", "He said \"it's\""},
@@ -472,9 +472,13 @@ TEST_SUITE("cpu") {
         };
         for (const auto& run : runs) {
             CAPTURE(run);
-            const Parsed first = parse(with(run));
+            Parsed first = parse(with(run));
             REQUIRE(first.code == -1);
             put(file, first.options.config_toml);
+            const TrainOptions usual;  // another run's log and trace would be this one's, overwritten
+            first.options.log = usual.log;
+            first.options.trace = usual.trace;
+            first.options.trace_steps = usual.trace_steps;
             CAPTURE(first.options.config_toml);
             const Parsed again = parse({"--config", file});
             CHECK(again.error == "");

@@ -104,7 +104,7 @@ TEST_SUITE("cpu") {
         const auto file = dir.path / "log.jsonl";
         {
             RunLog log(file, -1);
-            log.write({{"event", "start"}, {"step", 0}});
+            log.write({{"event", "start"}, {"step", 0}, {"max_steps", 5}});
             for (int step = 1; step <= 5; ++step) log.step(report_of(step));
             log.write({{"step", 5}, {"eval_loss", 2.5}});
         }

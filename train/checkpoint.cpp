@@ -182,9 +182,7 @@ void save_checkpoint(const fs::path& directory, Model& model, const SaveContext&
 }
 
 TrainerState load_checkpoint(const fs::path& directory, Model& model, const TrainerState& run) {
-    if (!fs::is_directory(directory))
-        throw std::runtime_error(directory.string() +
-                                 ": is not a checkpoint directory; wanted output-dir/checkpoint-N, or last");
+    require_checkpoint(directory);
     const TrainerState state = read_state(directory / kStateFile);
     const std::string file = (directory / kStateFile).string();
     for (const auto& [flag, value] : run.identity) {
@@ -228,6 +226,30 @@ std::optional<fs::path> last_checkpoint(const fs::path& output_dir) {
     const auto found = checkpoints_in(output_dir);
     if (found.empty()) return std::nullopt;
     return found.back().second;
+}
+
+void require_whole_checkpoints(const fs::path& output_dir) {
+    const auto last = last_checkpoint(output_dir);
+    const int64_t whole = last ? step_of_checkpoint(*last) : -1;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(output_dir, ignored))
+        if (const auto step = step_of(entry.path());
+            step && *step > whole && !fs::exists(entry.path() / kStateFile, ignored))
+            throw std::runtime_error(entry.path().string() + ": has no " + kStateFile +
+                                     ", so it is no checkpoint to go on from, and a run would replace it; bring the "
+                                     "file back, or move " +
+                                     entry.path().filename().string() + " elsewhere");
+}
+
+void require_checkpoint(const fs::path& directory) {
+    std::error_code ignored;
+    if (!fs::is_directory(directory, ignored))
+        throw std::runtime_error(directory.string() +
+                                 ": is not a checkpoint directory; wanted output-dir/checkpoint-N, or last");
+    if (!fs::exists(directory / kStateFile, ignored))
+        throw std::runtime_error((directory / kStateFile).string() +
+                                 ": does not exist, so this is no whole checkpoint; wanted output-dir/checkpoint-N, or "
+                                 "last");
 }
 
 void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& best) {

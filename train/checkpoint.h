@@ -69,6 +69,11 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, i
 int64_t step_of_checkpoint(const std::filesystem::path& directory);
 // The complete checkpoint with the highest step, if there is one.
 std::optional<std::filesystem::path> last_checkpoint(const std::filesystem::path& output_dir);
+// Throws std::runtime_error naming a checkpoint-N, later than the last complete one, that has no trainer_state.json: a
+// run would take it for none at all, and replace it. What killed saves leave has no such name.
+void require_whole_checkpoints(const std::filesystem::path& output_dir);
+// Throws std::runtime_error unless it is a directory with a trainer_state.json.
+void require_checkpoint(const std::filesystem::path& directory);
 // Removes the oldest beyond `keep` (0: keeps all), but never `best` (may be empty), which is kept besides.
 void prune_checkpoints(const std::filesystem::path& output_dir, int64_t keep, const std::filesystem::path& best);
 

@@ -48,14 +48,19 @@ class RunConfig : public CLI::ConfigTOML {
     const CLI::App& app_;
 };
 
-// Every flag that a config file may have, with the value it has now.
+// Every flag that a config file may have, with the value it has now; but for the files beside a run, which would be
+// this run's files again when another one begins with its config.toml.
 std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
     std::string text;
+    const auto is_beside = [](const CLI::Option* option) {
+        return option->get_lnames().front() == "log" || option->get_lnames().front() == "trace";
+    };
     for (const auto* option : app.get_options()) {
         if (!option->get_configurable() || option->get_lnames().empty()) continue;
         const std::string& name = option->get_lnames().front();
         const bool given = option->count() > 0;
-        const auto absent = [](const CLI::Option* other) { return other->count() == 0; };
+        if (is_beside(option)) continue;
+        const auto absent = [&](const CLI::Option* other) { return other->count() == 0 || is_beside(other); };
         const auto needs = option->get_needs();
         if (std::any_of(needs.begin(), needs.end(), absent)) continue;  // alone it would be refused
         std::string value = given ? option->results().back() : option->get_default_str();

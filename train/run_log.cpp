@@ -46,20 +46,6 @@ std::string kept_lines(const std::filesystem::path& file, int64_t step) {
     return kept;
 }
 
-// Whoever names notes.txt as the log shall not lose his notes.
-void check_is_log(const std::filesystem::path& file) {
-    if (!std::filesystem::exists(file)) return;
-    if (!std::filesystem::is_regular_file(file))  // a device may have no end to read to
-        throw std::runtime_error(file.string() + ": is not a regular file; --log wants one");
-    std::ifstream in(file);
-    std::string line;
-    if (!std::getline(in, line)) return;
-    const json first = json::parse(line, nullptr, false);
-    if (!first.is_object() || (!first.contains("event") && !first.contains("step")))
-        throw std::runtime_error(file.string() +
-                                 ": is no log of a run, and --log would overwrite it; name another file");
-}
-
 }  // namespace
 
 json json_number(double v) {
@@ -83,8 +69,22 @@ std::string step_line(const StepReport& r) {
     return line;
 }
 
+// Whoever names his notes, or records that count steps, as the log shall not lose them.
+void check_log_file(const std::filesystem::path& file) {
+    if (!std::filesystem::exists(file)) return;
+    if (!std::filesystem::is_regular_file(file))  // a device may have no end to read to
+        throw std::runtime_error(file.string() + ": is not a regular file; --log wants one");
+    std::ifstream in(file);
+    std::string line;
+    if (!std::getline(in, line)) return;
+    const json first = json::parse(line, nullptr, false);
+    if (!first.is_object() || first.value("event", json()) != "start" || !first.contains("max_steps"))
+        throw std::runtime_error(file.string() +
+                                 ": is no log of a run, and --log would overwrite it; name another file");
+}
+
 RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step) : path_(file) {
-    check_is_log(file);
+    check_log_file(file);
     if (std::filesystem::exists(file))
         data::write_file_atomically(file, resume_step >= 0 ? kept_lines(file, resume_step) : "");
     out_.open(file, std::ios::app);

@@ -36,6 +36,10 @@ struct SideFileError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// Throws std::runtime_error when there is a file that is no log, which begins with the line of a run's start; an empty
+// one may become a log.
+void check_log_file(const std::filesystem::path& file);
+
 class RunLog {
   public:
     RunLog() = default;

@@ -8,6 +8,7 @@
 #include "train/base_tokenizer.h"
 #include "train/model_directory.h"
 #include "train/run.h"
+#include "train/run_directory.h"
 #include "train/sampler.h"
 #include "train/text.h"
 #include "train/trace_file.h"
@@ -43,6 +44,8 @@ void Run::check_paths() const {
             throw std::runtime_error(std::string(flag) + " " + file + ": " +
                                      (error ? error.message() : "no such file") +
                                      "; wanted a text, records (*.jsonl) or a token file (*.bin)");
+    check_side_files(o_, companions_of(base_));
+    if (!o_.log.empty() || !o_.output_dir.empty()) check_log_file(log_path(o_));
     if (!o_.trace.empty()) {
         check_trace_file(o_.trace);
         const auto folder_of = [](const fs::path& file) {
@@ -130,15 +133,7 @@ void Run::load() {
     if (o_.micro_batch_size > static_cast<int64_t>(data_.train->rows()))
         out_ << "note: a micro-batch of " << o_.micro_batch_size << " rows takes the " << data_.train->rows()
              << " rows of --train-data several times over\n";
-    if (o_.resume_from_checkpoint.empty() && last_checkpoint(output_dir_))
-        throw std::runtime_error(
-            "--output-dir " + output_dir_.string() + " holds " + last_checkpoint(output_dir_)->filename().string() +
-            " of an earlier run; go on with --resume-from-checkpoint last, or give another directory");
-    for (const char* result : {"adapter_model.safetensors", "model.safetensors"})
-        if (o_.resume_from_checkpoint.empty() && fs::exists(output_dir_ / result))
-            throw std::runtime_error("--output-dir " + output_dir_.string() + " holds " + result +
-                                     " of an earlier run, which this one would replace; remove it, or give another "
-                                     "directory");
+    require_own_directory(o_, companions_);
 
     const Clock::time_point start = Clock::now();
     Model::Options options;
@@ -211,9 +206,8 @@ void Run::restore() {
     }
     first_step_ = state_.step;
     adopt_evaluations();
-    const fs::path log = o_.log.empty() ? output_dir_ / "log.jsonl" : fs::path(o_.log);
-    log_ = RunLog(log, o_.resume_from_checkpoint.empty() ? -1 : state_.step);
-    data::write_file_atomically(output_dir_ / "config.toml", o_.config_toml);
+    log_ = RunLog(log_path(o_), o_.resume_from_checkpoint.empty() ? -1 : state_.step);
+    data::write_file_atomically(output_dir_ / "config.toml", run_config_text(o_));
     const char* const offload =
         layout_->streamed.empty() ? (o_.offload.layer_offloading ? "inactive" : "off") : "active";
     log_.write({{"event", "start"},

@@ -1,0 +1,104 @@
+// The names a run writes, and who else may have written them. See run_directory.h.
+#include "train/run_directory.h"
+
+#include <fstream>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "train/checkpoint.h"
+#include "train/output_paths.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kConfigHeader = "# Written by train_gpt, at every start of this run";
+constexpr const char* kConfigFile = "config.toml";
+constexpr const char* kLogFile = "log.jsonl";
+
+// What a result of either kind is made of; a run of the other kind beside it would make the directory mean two things.
+std::vector<std::string> result_files(bool whole_model, const std::vector<fs::path>& companions) {
+    std::vector<std::string> names = {"adapter_model.safetensors", "adapter_config.json", "model.safetensors"};
+    if (whole_model) names.insert(names.end(), {"model.safetensors.index.json", "config.json"});
+    for (const fs::path& file : companions) names.push_back(file.filename().string());
+    return names;
+}
+
+bool is_run_config(const fs::path& file) {
+    std::error_code error;
+    if (!fs::is_regular_file(file, error)) return false;
+    std::ifstream in(file);
+    std::string start(kConfigHeader.size(), '\0');
+    in.read(start.data(), static_cast<std::streamsize>(start.size()));
+    return in && start == kConfigHeader;
+}
+
+// The run's own file that `path` leads to, or "".
+std::string own_file(const fs::path& path, const fs::path& output_dir, const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+        if (same_place(path, output_dir / name)) return name;
+    if (!lies_in(path, output_dir)) return "";
+    const fs::path below = place_of(path).lexically_relative(place_of(output_dir / "x").parent_path());
+    return step_of_checkpoint(*below.begin()) >= 0 ? below.begin()->string() : "";
+}
+
+}  // namespace
+
+fs::path log_path(const TrainOptions& o) {
+    return o.log.empty() ? fs::path(o.output_dir) / kLogFile : fs::path(o.log);
+}
+
+void check_side_files(const TrainOptions& o, const std::vector<fs::path>& companions) {
+    std::vector<std::pair<std::string, fs::path>> written;
+    if (!o.log.empty() || !o.output_dir.empty())
+        written.emplace_back(o.log.empty() ? "--output-dir " + o.output_dir + ": its log" : "--log " + o.log,
+                             log_path(o));
+    if (!o.trace.empty()) written.emplace_back("--trace " + o.trace, o.trace);
+    const auto refuse = [](const std::string& flag, const std::string& is) {
+        throw std::runtime_error(flag + ": is " + is + ", which would be overwritten; name another file");
+    };
+    for (const auto& [flag, file] : written) {
+        for (const auto& [data_flag, data] : {std::pair{"--train-data", o.train_data}, {"--val-data", o.val_data}})
+            if (!data.empty() && same_place(file, data)) refuse(flag, std::string("the data of ") + data_flag);
+        if (o.output_dir.empty()) continue;
+        std::vector<std::string> own = result_files(true, companions);
+        own.push_back(kConfigFile);
+        if (&file != &written.front().second) own.push_back(kLogFile);
+        if (const std::string name = own_file(file, o.output_dir, own); !name.empty())
+            refuse(flag, "in --output-dir the place of the run's own " + name);
+    }
+    if (written.size() == 2 && same_place(written[0].second, written[1].second)) refuse(written[1].first, "the log");
+}
+
+void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& companions) {
+    const fs::path directory = o.output_dir;
+    const auto refuse = [&](const std::string& holds, const char* remedy) {
+        throw std::runtime_error("--output-dir " + directory.string() + " holds " + holds + "; " + remedy);
+    };
+    require_whole_checkpoints(directory);
+    const std::string& from = o.resume_from_checkpoint;
+    if (!from.empty() && from != "last") require_checkpoint(from);
+    const auto last = last_checkpoint(directory);
+    if (last && from.empty())
+        refuse(last->filename().string() + " of an earlier run",
+               "go on with --resume-from-checkpoint last, or give another directory");
+    if (last && (from == "last" || lies_in(from, directory))) return;
+    std::error_code error;
+    for (const std::string& name : result_files(o.adapter == "none", companions))
+        if (fs::exists(fs::symlink_status(directory / name, error)))
+            refuse(name + " of an earlier run or of something else, which this run would replace",
+                   "remove it, or give another directory");
+    if (fs::exists(fs::symlink_status(directory / kConfigFile, error)) && !is_run_config(directory / kConfigFile))
+        refuse("config.toml that no run wrote, which this one would replace",
+               "give it another name or place, or give another directory");
+}
+
+std::string run_config_text(const TrainOptions& o) {
+    return std::string(kConfigHeader) +
+           "; --config FILE --output-dir ANOTHER repeats it, but for --log and --trace.\n" + o.config_toml;
+}
+
+}  // namespace slab::train
