@@ -28,6 +28,20 @@ std::vector<std::string> long_flags(const CLI::App& app) {
     return flags;
 }
 
+// What CLI11 takes all the same, as 0 or as true: no text where a number belongs, and any number for a switch.
+std::string misread_value(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+        const std::string type = option->get_type_name();
+        const bool number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
+        for (const std::string& value : option->results()) {
+            if (number && value.empty()) return option->get_name() + " is empty; wanted a number there";
+            if (option->get_expected_max() == 0 && value != "true" && value != "false")
+                return option->get_name() + " = " + value + " makes no sense; wanted true or false, or the flag alone";
+        }
+    }
+    return "";
+}
+
 }  // namespace
 
 void prepare_standard_streams() {
@@ -74,6 +88,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     } catch (const CLI::ParseError& error) {
         return refuse(error.what());
     }
+    if (const std::string misread = misread_value(app); !misread.empty()) return refuse(misread);
     return std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -147,6 +148,15 @@ size_t available_host_bytes(const std::filesystem::path& root) {
         available_bytes = std::min(available_bytes, limit_bytes - std::min(limit_bytes, used_bytes));
     }
     return available_bytes;
+}
+
+size_t free_address_bytes() {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    size_t mapped_pages = 0;
+    if (!(std::ifstream("/proc/self/statm") >> mapped_pages)) return SIZE_MAX;
+    const size_t mapped_bytes = mapped_pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, mapped_bytes);
 }
 
 int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {

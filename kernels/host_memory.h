@@ -70,6 +70,9 @@ std::string pinned_limit_text(const std::string& what, size_t bytes, size_t lock
 // but in tests.
 size_t available_host_bytes(const std::filesystem::path& root = "/");
 
+// What the process may still map under its limit on address space (ulimit -v); SIZE_MAX where there is none.
+size_t free_address_bytes();
+
 // The node whose memory is next to the PCI device "0000:1B:00.0" (either case), or -1: the machine has one node, the
 // device's node is not known or has no memory of its own. sysfs: /sys, another directory in tests.
 int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs = "/sys");

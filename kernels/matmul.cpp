@@ -283,6 +283,17 @@ size_t matmul_workspace_bytes() {
     return 0;
 }
 
+size_t matmul_address_bytes(int threads) {
+#if defined(SLABSTREAM_OPENBLAS)
+    // OpenBLAS's packing buffer, the largest of its builds for x86-64, and the arena that malloc may make as well.
+    constexpr size_t kBufferBytes = size_t{128} << 20, kArenaBytes = size_t{64} << 20;
+    return static_cast<size_t>(threads) * (kBufferBytes + kArenaBytes);
+#else
+    (void)threads;
+    return 0;
+#endif
+}
+
 void matmul_forward(const MatmulForward<real>& a, Stream& stream) {
     stream.enqueue("matmul_forward", [a](ThreadPool& pool) { ref::matmul_forward(a, pool); });
 }

@@ -72,6 +72,10 @@ void gemm(bool trans_a, bool trans_b, int M, int N, int K, T alpha, const T* A, 
 // Workspace that the compute stream must be made with (bytes): a constant, so that algorithms are a function of shapes.
 size_t matmul_workspace_bytes();
 
+// Address space (bytes) that products on `threads` CPU threads map beside their operands, at the first product of each.
+// It has to be there: OpenBLAS tries again without end where it is refused.
+size_t matmul_address_bytes(int threads);
+
 void matmul_forward(const MatmulForward<real>& a, Stream& stream);
 void matmul_backward_input(const MatmulBackwardInput<real>& a, Stream& stream);
 void matmul_backward_weight(const MatmulBackwardWeight<real>& a, Stream& stream);

@@ -26,7 +26,7 @@ reset() {
     chmod -R u+w "$work/now"
 }
 train() {
-    limited "$build/train_gpt" --base-model "$work/now/base" --train-data "$work/now/data/train.bin" --layer-offloading \
+    limited "$build/train_gpt" --base-model "$work/now/base" --train-data "$work/now/data/train.bin" --layer-offloading --threads 2 \
         --gradient-accumulation-steps 2 --lora-r 2 --lora-target-modules "q_proj,down_proj" --max-steps 3 "$@"
 }
 start_anew() { train --sequence-len 16 --save-steps 1 --output-dir "$work/now/fresh" "$@"; }
@@ -264,6 +264,19 @@ reset && refuses "validation tokens that are missing" "none.bin" start_anew --va
 reset && head -c 1024 "$mask" > "$mask.new" && head -c "$count" /dev/zero >> "$mask.new" && mv "$mask.new" "$mask"
 require 0 start_anew && prints "a mask without targets" "no targets"
 
+# A limit on address space that leaves too little for products, in which OpenBLAS would wait for ever.
+if grep -q SLABSTREAM_OPENBLAS "$build/flags" && ! on_cuda && ! sanitized; then
+    little_space() { (ulimit -v "$1" && exec timeout -s KILL 60 "${@:2}"); }
+    for kib in 300000 450000 600000; do
+        refuses "ulimit -v $kib" "ulimit -v" little_space $kib "$build/train_gpt" --base-model "$fixtures/llama/base" \
+            --train-data "$work/data/train.bin" --sequence-len 16 --max-steps 2 --threads 4 --output-dir "$work/little"
+        refuses "parity_gpt under ulimit -v $kib" "ulimit -v" little_space $kib "$build/parity_gpt" --threads 4 \
+            "$fixtures/llama"
+    done
+else
+    skip "too little address space: not an OpenBLAS build, or a sanitizer's, which reserves more"
+fi
+
 # Checkpoints. Nothing that reading one meets may change it or the one before.
 spoil_safetensors run/checkpoint-2/optimizer.safetensors go_on
 spoil_safetensors run/checkpoint-2/adapter_model.safetensors go_on
@@ -278,6 +291,7 @@ change_json $state go_on <<- 'END'
 	s/"global_step": 2/"global_step": 9223372036854775808/|trainer_state.json.*global_step
 	s/"global_step": 2/"global_step": 1000000/|trainer_state.json.*global_step
 	s/"next_sample": 4/"next_sample": -1/|trainer_state.json.*next_sample
+	s/"next_sample": 4/"next_sample": 5/|trainer_state.json.*next_sample
 	s/"applied_updates": 2/"applied_updates": 4294967298/|trainer_state.json.*applied_updates
 	s/"applied_updates": 2/"applied_updates": 3/|trainer_state.json.*applied_updates
 	s/"bad_steps_in_row": 0/"bad_steps_in_row": -1/|trainer_state.json.*bad_steps_in_row

@@ -31,6 +31,7 @@ TrainerState state_at(int64_t step) {
 TrainerState run_of(const std::map<std::string, std::string>& identity, const std::string& base = "0123") {
     TrainerState run;
     run.identity = identity;
+    run.samples_per_step = 4;
     run.base_fingerprint = base;
     return run;
 }
@@ -219,6 +220,18 @@ TEST_SUITE("cpu") {
             CAPTURE(key);
             CHECK(has(error_with(edit_state([&](json& j) { j[key] = json::array(); })), key));
         }
+        for (const int samples : {0, 3, 5, 8})
+            CHECK(has(error_with(edit_state([&](json& j) { j["next_sample"] = samples; })),
+                      "trainer_state.json: \"next_sample\" is " + std::to_string(samples)));
+        CHECK(has(error_with(edit_state([](json& j) { j["best_global_step"] = 2, j["best_metric"] = 1.0; })),
+                  "\"best_global_step\" is 2"));
+        CHECK(has(error_with([&] {  // the last tensor's last element
+                      std::fstream file(bad / "optimizer.safetensors", std::ios::in | std::ios::out);
+                      file.seekp(-4, std::ios::end);
+                      const float negative = -1e-8f;
+                      file.write(reinterpret_cast<const char*>(&negative), sizeof negative);
+                  }),
+                  "optimizer.safetensors: tensor \"exp_avg_sq."));
         CHECK(has(error_with(edit_state([](json& j) { j = json::array(); })), "trainer_state.json"));
         CHECK(error_of([&] { load_checkpoint(good, fresh.model, run_of(kIdentity)); }) == "");
     }

@@ -403,6 +403,13 @@ TEST_SUITE("cpu") {
         CHECK(has(twice, "line 1 has it too"));
         CHECK(has(error_with("adapter = \"dora\"\n"), "--adapter"));
         CHECK(has(error_with("layer_offloading = \"perhaps\"\n"), "layer-offloading"));
+        // What would be read as 0, or as true.
+        for (const char* number : {"learning-rate", "max-steps", "seed"})
+            CHECK(has(error_with(number + std::string(" = \"\"\n")), std::string(number) + " is empty"));
+        CHECK(has(error_with("learning-rate = []\n"), "line 1"));
+        for (const char* value : {"3", "\"on\"", "0"})
+            CHECK(has(error_with(std::string("layer-offloading = ") + value + "\n"), "layer-offloading"));
+        CHECK(has(parse(with({"--layer-offloading=3"})).error, "--layer-offloading = 3"));
         const Parsed missing = parse(with({"--config", file + ".missing"}));
         CHECK(missing.code == 1);
         CHECK(has(missing.error, "run.toml.missing"));
@@ -425,9 +432,8 @@ TEST_SUITE("cpu") {
         CHECK(value_of(R"("\b\t\n\f\r\"\\\u0041\u00e4\u20ac")") == "\b\t\n\f\r\"\\A\u00e4\u20ac");
         CHECK(value_of("[ \"q_proj\", 'v_proj' ]") == "q_proj,v_proj");
         CHECK(value_of("[0, 3, 5,]") == "0,3,5");
-        CHECK(value_of("[]") == "");
-        for (const char* bad : {"", "#", "\"open", "'open", "\"\\x\"", "\"\\u12\"", "\"\\ud800\"", "\"end\\", "1 2",
-                                "\"a\"b", "[1", "[1 2]", "[1]]", "{a = 1}", "= 1", "key"}) {
+        for (const char* bad : {"", "[]", "[ ]", "#", "\"open", "'open", "\"\\x\"", "\"\\u12\"", "\"\\ud800\"",
+                                "\"end\\", "1 2", "\"a\"b", "[1", "[1 2]", "[1]]", "{a = 1}", "= 1", "key"}) {
             CAPTURE(bad);
             std::istringstream in("key = " + std::string(bad));
             const std::string error = error_of([&] { parse_config(in, "the file"); });

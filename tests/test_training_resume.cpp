@@ -2,6 +2,7 @@
 // what a checkpoint does not fit refused.
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "tests/training_bench.h"
 
@@ -88,13 +89,13 @@ TEST_SUITE("cpu") {
         // What is learnt, that always the same token follows, is ever more wrong for another one.
         data::write_token_file(bench.dir.path / "train.bin", std::vector<uint32_t>(9 * 24 + 1, 5));
         data::write_token_file(bench.dir.path / "val.bin", std::vector<uint32_t>(9 * 3 + 1, 9));
-        const Flags flags = {{"--learning-rate", "0.1"},
-                             {"--warmup-steps", "1"},
-                             {"--max-steps", "7"},
-                             {"--save-steps", "1"},
-                             {"--save-total-limit", "2"},
-                             {"--eval-steps", "2"},
-                             {"--val-data", (bench.dir.path / "val.bin").string()}};
+        Flags flags = {{"--learning-rate", "0.1"},
+                       {"--warmup-steps", "1"},
+                       {"--max-steps", "7"},
+                       {"--save-steps", "1"},
+                       {"--save-total-limit", "2"},
+                       {"--eval-steps", "2"},
+                       {"--val-data", (bench.dir.path / "val.bin").string()}};
         const Program whole = bench.run("whole", flags);
         REQUIRE(whole.error == "");
         const auto losses = evals_of(bench.run_dir("whole"));  // of steps 0, 2, 4, 6, 7
@@ -122,13 +123,18 @@ TEST_SUITE("cpu") {
         CHECK(has(whole.out, "best checkpoint: " + (bench.run_dir("whole") / name).string() + ", validation loss "));
         CHECK(event_of(bench.run_dir("whole"), "end")["best_metric"] == losses[best]);
 
+        // What a kill between saving and pruning left over goes when the run is taken up again.
+        Flags again = flags;
+        again["--resume-from-checkpoint"] = "last";
+        fs::copy(bench.run_dir("whole") / "checkpoint-6", bench.run_dir("whole") / "checkpoint-1");
+        bench.run_well("whole", again);
+        CHECK(names_in(bench.run_dir("whole")) == std::vector<std::string>(kept.begin(), kept.end()));
+
         // Stopped, moved and resumed: the same best, under its new name; and "before" is still the run's beginning.
         InterruptAfter screen("eval 6/7");
         std::ostream out(&screen);
         REQUIRE(run_train_gpt(bench.arguments("stopped", flags), screen.flag, out).code == 130);
         fs::rename(bench.run_dir("stopped"), bench.run_dir("moved"));
-        Flags again = flags;
-        again["--resume-from-checkpoint"] = "last";
         const Program resumed = bench.run("moved", again);
         CHECK(resumed.error == "");
         CHECK(state_of("moved", "checkpoint-7")["best_metric"] == losses[best]);
@@ -149,6 +155,27 @@ TEST_SUITE("cpu") {
         CHECK(other.error == "");
         CHECK(has(other.out, " at step 6, "));
         CHECK(has(other.out, "best checkpoint: " + (bench.run_dir("whole") / "checkpoint-7").string()));
+
+        // Stopped while it evaluates, in mid-run or at the end, whose checkpoint is then made without: it is made good.
+        // The first is the best on rows that it unlearns, the last on those that it learns.
+        for (const auto& [step, code, val] : {std::tuple{2, 130, "val.bin"}, std::tuple{7, 0, "train.bin"}}) {
+            CAPTURE(step);
+            const std::string run = "evaluating" + std::to_string(step), unbroken = run + "_unbroken";
+            flags["--val-data"] = again["--val-data"] = (bench.dir.path / val).string();
+            bench.run_well(unbroken, flags);
+            const json want = state_of(unbroken, "checkpoint-7");
+            CHECK(want["best_global_step"] == step);
+            InterruptAfter evaluating("step " + std::to_string(step) + "/7");
+            std::ostream screen_of_it(&evaluating);
+            REQUIRE(run_train_gpt(bench.arguments(run, flags), evaluating.flag, screen_of_it).code == code);
+            REQUIRE(has(evaluating.str(), "note: the evaluation at step " + std::to_string(step) + " was interrupted"));
+            bench.run_well(run, again);
+            const json got = state_of(run, "checkpoint-7");
+            CHECK(got["best_metric"] == want["best_metric"]);
+            CHECK(got["best_global_step"] == step);
+            CHECK(has(got["best_model_checkpoint"].get<std::string>(), run + "/checkpoint-"));
+            CHECK(names_in(bench.run_dir(run)) == names_in(bench.run_dir(unbroken)));
+        }
     }
 
     TEST_CASE(

@@ -16,6 +16,7 @@
 #include "train/adapter_files.h"
 #include "train/model_directory.h"
 #include "train/safetensors.h"
+#include "train/text.h"
 
 namespace slab::train {
 
@@ -121,7 +122,11 @@ std::optional<Evaluation> read_evaluation(const fs::path& file, const json& stat
     if (!loss.is_number())
         throw std::runtime_error(file.string() + ": \"" + loss_key + "\" is " + data::shown(loss) + " beside \"" +
                                  step_key + "\"; wanted a number");
-    return Evaluation{read_count(file, state, step_key), loss.get<double>()};
+    const int64_t step = read_count(file, state, step_key);
+    if (step > state.at("global_step").get<int64_t>())
+        throw std::runtime_error(file.string() + ": \"" + step_key + "\" is " + std::to_string(step) +
+                                 ", beyond \"global_step\"");
+    return Evaluation{step, loss.get<double>()};
 }
 
 std::string read_text(const fs::path& file, const json& state, const char* key) {
@@ -159,6 +164,17 @@ TrainerState read_state(const fs::path& file) {
     return state;
 }
 
+// What an average of squares cannot be: AdamW would take its root.
+void check_not_negative(const fs::path& file, const TrainedTable& table, const std::vector<float>& exp_avg_sq) {
+    size_t at = 0;
+    for (const TrainedTensor& t : table.tensors())
+        for (size_t i = 0; i < t.elems(); ++i, ++at)
+            if (exp_avg_sq[at] < 0)
+                throw std::runtime_error(file.string() + ": tensor \"exp_avg_sq." + t.key + "\" holds " +
+                                         format_text("%g", exp_avg_sq[at]) +
+                                         "; wanted averages of squares, 0 or more: the file is damaged");
+}
+
 }  // namespace
 
 void save_result(const fs::path& directory, Model& model, const SaveContext& context) {
@@ -170,20 +186,23 @@ void save_result(const fs::path& directory, Model& model, const SaveContext& con
 }
 
 void save_checkpoint(const fs::path& directory, Model& model, const SaveContext& context, TrainerState state) {
-    Stream& stream = model.compute();
     data::AtomicDirectory staged(directory);
     save_result(staged.staging(), model, context);
     write_trained(staged.staging() / kOptimizerFile, context.layout.trained,
                   {from_device("exp_avg.", TrainedSet::exp_avg, model),
                    from_device("exp_avg_sq.", TrainedSet::exp_avg_sq, model)});
-    state.applied_updates = model.trained().read_applied_updates(stream);
-    data::write_file_atomically(staged.staging() / kStateFile, state_json(state).dump(2) + "\n");
+    save_state(staged.staging(), model, std::move(state));
     staged.commit(data::Existing::replace);  // the run's own name
+}
+
+void save_state(const fs::path& directory, Model& model, TrainerState state) {
+    state.applied_updates = model.trained().read_applied_updates(model.compute());
+    data::write_file_atomically(directory / kStateFile, state_json(state).dump(2) + "\n");
 }
 
 TrainerState load_checkpoint(const fs::path& directory, Model& model, const TrainerState& run) {
     require_checkpoint(directory);
-    const TrainerState state = read_state(directory / kStateFile);
+    TrainerState state = read_state(directory / kStateFile);
     const std::string file = (directory / kStateFile).string();
     for (const auto& [flag, value] : run.identity) {
         const auto then = state.identity.find(flag);
@@ -204,11 +223,18 @@ TrainerState load_checkpoint(const fs::path& directory, Model& model, const Trai
                                  state.base_fingerprint + ", this one has " + run.base_fingerprint +
                                  "); resume with the base of then, or start a new run (--adapter-in takes over an "
                                  "adapter)");
+    state.samples_per_step = run.samples_per_step;
+    if (state.next_sample % run.samples_per_step != 0 ||
+        state.next_sample / run.samples_per_step != static_cast<uint64_t>(state.step))
+        throw std::runtime_error(file + ": \"next_sample\" is " + std::to_string(state.next_sample) + "; wanted " +
+                                 std::to_string(run.samples_per_step) + " samples (micro-batch x accumulation) for " +
+                                 "each of \"global_step\" " + std::to_string(state.step) + " steps");
     const TrainedTable& table = model.layout().trained;
     const bool lora = model.layout().settings.lora.has_value();
     const std::vector<float> weights = read_trained(directory / (lora ? kAdapterFile : kModelFile), table, "", !lora);
     const std::vector<float> exp_avg = read_trained(directory / kOptimizerFile, table, "exp_avg.");
     const std::vector<float> exp_avg_sq = read_trained(directory / kOptimizerFile, table, "exp_avg_sq.");
+    check_not_negative(directory / kOptimizerFile, table, exp_avg_sq);
     model.trained().write_weights(weights, model.compute());
     model.trained().write_moments(exp_avg, exp_avg_sq, state.applied_updates, model.compute());
     return state;

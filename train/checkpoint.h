@@ -28,7 +28,7 @@ struct Evaluation {
 
 struct TrainerState {
     int64_t step = 0;          // steps done
-    uint64_t next_sample = 0;  // the loader's position
+    uint64_t next_sample = 0;  // the loader's position: step x samples_per_step, skipped steps included
     int applied_updates = 0;   // AdamW's count; smaller than step when steps were skipped
     int bad_steps_in_row = 0;  // not finite, up to here
     // The evaluation that the run began with, and the best one of a step that has a checkpoint. Both over eval_set, a
@@ -38,6 +38,7 @@ struct TrainerState {
     std::string best_checkpoint;  // directory of best_eval
     // What must be the same for a resumed run to be the continuation of this one, flag by flag.
     std::map<std::string, std::string> identity;
+    uint64_t samples_per_step = 1;  // micro-batch x accumulation: of the run, follows from identity and is not saved
     // BaseWeights::fingerprint of the base; empty when it was read from a checkpoint that was made before there was
     // one.
     std::string base_fingerprint;
@@ -60,8 +61,11 @@ void save_result(const std::filesystem::path& directory, Model& model, const Sav
 void save_checkpoint(const std::filesystem::path& directory, Model& model, const SaveContext& context,
                      TrainerState state);
 
+// trainer_state.json alone, of a checkpoint of this step that is there already.
+void save_state(const std::filesystem::path& directory, Model& model, TrainerState state);
+
 // Throws std::runtime_error naming file and tensor; differences from `run`'s identity name the flag and both values,
-// another base is called so. Of `run` only these two are looked at.
+// another base is called so. Of `run` only these two and samples_per_step are looked at.
 TrainerState load_checkpoint(const std::filesystem::path& directory, Model& model, const TrainerState& run);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);

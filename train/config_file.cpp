@@ -47,6 +47,7 @@ class Line {
     }
     std::string value() {
         if (!take('[')) return single_value();
+        if (take(']')) refuse("at least one value in the list");
         std::string joined;
         while (!take(']')) {
             if (!joined.empty() && !take(',')) refuse("a comma or ] in the list");

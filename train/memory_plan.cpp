@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels/matmul.h"
 #include "kernels/runtime.h"
 #include "train/model_layout.h"
 #include "train/text.h"
@@ -127,6 +128,16 @@ void check_host_memory(const ModelLayout& layout, size_t available_bytes) {
                              parts.substr(0, parts.size() - 2) + ") and " + memory_text(available_bytes) +
                              " are available. Hint: close other programs, or raise the container's limit" +
                              (device_bytes != 0 ? "; a smaller --micro-batch-size or --sequence-len needs less" : ""));
+}
+
+void check_address_space(const ModelLayout& layout, size_t free_bytes, int threads) {
+    const size_t plan_bytes = layout.host_bytes() + (kBackend == Backend::cpu ? layout.device_bytes() : 0);
+    const size_t product_bytes = matmul_address_bytes(threads);
+    if (plan_bytes + product_bytes <= free_bytes) return;
+    throw std::runtime_error("the plan needs " + memory_text(plan_bytes) + " of host memory and matrix products on " +
+                             std::to_string(threads) + " threads " + memory_text(product_bytes) +
+                             " of address space, and the limit on address space (ulimit -v) leaves " +
+                             memory_text(free_bytes) + ". Hint: lift the limit, or give a smaller --threads");
 }
 
 }  // namespace slab::train

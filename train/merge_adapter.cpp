@@ -254,6 +254,10 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
     if (shards.size() > 1) write_index(staged.staging(), shards);
     data::write_file_atomically(staged.staging() / "config.json", config_json);
     report.beside = copy_into(staged.staging(), beside);
+    if (data::is_gguf_file(base))
+        report.beside.left_out.push_back(
+            "no tokenizer is beside the weights, since a GGUF base has none in files; copy tokenizer.json, "
+            "tokenizer_config.json and generation_config.json there from the model that the GGUF file was made of");
     staged.commit(data::Existing::keep);
     return report;
 }

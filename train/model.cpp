@@ -48,6 +48,7 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
     const int B = layout_.settings.B, T = layout_.settings.T;
     using enum MemoryCategory;
 
+    check_address_space(layout_, free_address_bytes(), device.pool().size());
     outer_weights_ =
         allocate(device, layout_.outer_slab.total_bytes(), weights_resident, "embeddings, final norm, head");
     rotary_ = allocate(device, layout_.rotary_bytes, weights_resident, "rotary table");

@@ -134,5 +134,7 @@ void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budge
 // Throws std::runtime_error when what the plan puts into host memory (on the CPU backend device memory as well) exceeds
 // what the machine, or the container, has left.
 void check_host_memory(const ModelLayout& layout, size_t available_bytes);
+// The same of the address space that a limit (ulimit -v) leaves, where products on `threads` CPU threads map more.
+void check_address_space(const ModelLayout& layout, size_t free_bytes, int threads);
 
 }  // namespace slab::train

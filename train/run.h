@@ -53,7 +53,8 @@ class Run {
     void adopt_checkpoint(const std::filesystem::path& from);
     void adopt_evaluations();
     void evaluate(int64_t step);
-    void consider_best(int64_t step);
+    bool consider_best(int64_t step);
+    void prune();
     void sample(const char* when);
     bool enqueue_step();
     void collect_one();
@@ -101,6 +102,7 @@ class Run {
     int64_t steps_ = 0, first_step_ = 0;
     double link_gbps_ = 0, wait_ms_reported_ = 0;
     std::optional<Evaluation> last_eval_;
+    bool evaluations_adopted_ = true;  // what the checkpoint resumed from knew of them still holds
     double step_seconds_total_ = 0, wait_ms_total_ = 0;
     uint64_t passes_ = 0;  // micro-batches trained on
     uint64_t slabs_in_total_ = 0, bytes_in_total_ = 0, slabs_out_total_ = 0, bytes_out_total_ = 0;

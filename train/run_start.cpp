@@ -108,6 +108,7 @@ void Run::load() {
     const MemoryAccount& account = device_->memory();
     check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
     check_host_memory(*layout_, available_host_bytes());
+    check_address_space(*layout_, free_address_bytes(), device_->pool().size());
     data_ = open_data(
         o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_,
         [&] {
@@ -176,16 +177,20 @@ void Run::adopt_evaluations() {
     std::string eval_set;
     if (data_.val)
         eval_set = data_.val->file().path().filename().string() + ", " + std::to_string(data_.val->rows()) + " rows";
-    if (state_.eval_set != eval_set) state_.first_eval = state_.best_eval = std::nullopt;
+    evaluations_adopted_ = state_.eval_set == eval_set;
+    if (!evaluations_adopted_) state_.first_eval = state_.best_eval = std::nullopt;
     state_.eval_set = eval_set;
     if (!state_.best_eval) return;
     const fs::path here = checkpoint_path(output_dir_, state_.best_eval->step);
     if (fs::exists(here)) state_.best_checkpoint = here.string();
-    if (!fs::exists(state_.best_checkpoint)) state_.best_eval = std::nullopt;
+    evaluations_adopted_ = evaluations_adopted_ && fs::exists(state_.best_checkpoint);
+    if (!evaluations_adopted_) state_.best_eval = std::nullopt;
 }
 
 void Run::restore() {
     state_.identity = identity_of(o_, *layout_, steps_, *data_.train);
+    state_.samples_per_step =
+        static_cast<uint64_t>(o_.micro_batch_size) * static_cast<uint64_t>(o_.gradient_accumulation_steps);
     state_.base_fingerprint = weights_->fingerprint(config_);
     if (!o_.resume_from_checkpoint.empty()) {
         std::optional<fs::path> from =
@@ -193,6 +198,9 @@ void Run::restore() {
         if (from) {
             const std::string fingerprint = state_.base_fingerprint;
             state_ = load_checkpoint(*from, *model_, state_);
+            if (state_.step > steps_)
+                throw std::runtime_error(from->string() + ": is of step " + std::to_string(state_.step) +
+                                         ", and this run has " + std::to_string(steps_));
             if (state_.base_fingerprint.empty())
                 out_ << "note: " << from->string()
                      << " does not say which base model it was made on (an earlier version wrote it); this run takes "

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "data/gguf.h"
 #include "train/adapter_files.h"
 #include "train/model_directory.h"
 #include "train/run.h"
@@ -80,14 +81,17 @@ void Run::evaluate(int64_t step) {
     if (!state_.first_eval) state_.first_eval = last_eval_;
 }
 
-// Whether this step, about to be saved, is the best so far. What a resumed run evaluates at its start does not count:
-// the best is a function of the flags, not of interruptions.
-void Run::consider_best(int64_t step) {
-    const bool due = step == steps_ || (step > 0 && o_.eval_steps > 0 && step % o_.eval_steps == 0);
-    if (!due || !last_eval_ || last_eval_->step != step || !std::isfinite(last_eval_->loss)) return;
-    if (state_.best_eval && state_.best_eval->loss <= last_eval_->loss) return;
+// Takes this step, saved now or about to be, for the best so far if it is; returns whether it is. Only steps count that
+// are evaluated and saved without an interruption too: the best is a function of the flags.
+bool Run::consider_best(int64_t step) {
+    const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+    if (step != steps_ && !(step > 0 && due(o_.eval_steps) && due(o_.save_steps))) return false;
+    if (step == first_step_ && !evaluations_adopted_) return false;  // nothing is known of better ones before
+    if (!last_eval_ || last_eval_->step != step || !std::isfinite(last_eval_->loss)) return false;
+    if (state_.best_eval && state_.best_eval->loss <= last_eval_->loss) return false;
     state_.best_eval = last_eval_;
     state_.best_checkpoint = checkpoint_path(output_dir_, step).string();
+    return true;
 }
 
 void Run::sample(const char* when) {
@@ -181,7 +185,7 @@ bool Run::enqueue_step() {
                           .bytes_in = after.bytes_in - before.bytes_in,
                           .slabs_out = after.slabs_out - before.slabs_out,
                           .bytes_out = sent_back_bytes - *read_back_bytes});
-    state_.next_sample = first_sample + micro_batches * B;
+    state_.next_sample = first_sample + state_.samples_per_step;
     state_.step = step + 1;
     return true;
 }
@@ -252,10 +256,14 @@ void Run::write_checkpoint(int64_t step) {
 }
 
 // Returns whether a checkpoint of this step is there now. After a step that was not finite none is made: what is on
-// disk is good.
+// disk is good. One that is there learns of an evaluation that an interruption had put off.
 bool Run::save(int64_t step) {
     collect_all();
-    if (saved_step_ == step) return true;
+    if (saved_step_ == step) {
+        if (consider_best(step)) save_state(checkpoint_path(output_dir_, step), *model_, state_);
+        prune();
+        return true;
+    }
     if (state_.bad_steps_in_row > 0) {
         out_ << "note: no checkpoint of step " << step
              << ": it was not finite and its update was skipped; the weights are those of the step before\n";
@@ -263,9 +271,13 @@ bool Run::save(int64_t step) {
     }
     consider_best(step);
     write_checkpoint(step);
-    prune_checkpoints(output_dir_, o_.save_total_limit, state_.best_eval ? state_.best_checkpoint : "");
+    prune();
     leave_out_of_step();
     return true;
+}
+
+void Run::prune() {
+    prune_checkpoints(output_dir_, o_.save_total_limit, state_.best_eval ? state_.best_checkpoint : "");
 }
 
 void Run::say_evaluations(json& summary) {
@@ -329,6 +341,10 @@ void Run::finish() {
     out_ << "wrote "
          << (output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors")).string()
          << " after " << duration_text(seconds) << "\n";
+    if (!layout_->settings.lora && data::is_gguf_file(base_))
+        out_
+            << "note: no tokenizer is beside it, since a GGUF base has none in files; copy tokenizer.json, "
+               "tokenizer_config.json and generation_config.json there from the model that the GGUF file was made of\n";
     log_.write(summary);
 }
 
@@ -368,6 +384,7 @@ int Run::run() {
         out_ << "note: the last " << data_.train->unused_tokens() << " tokens of " << o_.train_data
              << " make no whole row and are not used\n";
     evaluate(state_.step);
+    if (saved_step_ == state_.step) save(state_.step);  // what an end between evaluation, save and pruning left undone
     sample("before");
     started_ = Clock::now();
     try {
