@@ -256,10 +256,11 @@ PreparedRecords::RowCounts PreparedRecords::write(const std::vector<bool>& held_
 }
 
 std::string PreparedRecords::RowCounts::text(const PrepareSettings& settings) const {
-    const size_t places = rows * settings.T, filling = places == 0 ? 0 : 100 * (places - tokens) / places;
+    const size_t places = rows * settings.T,
+                 padding = places == 0 ? 0 : (100 * (places - tokens) + places / 2) / places;
     return counted(records, "record") + " in " + counted(rows, "row") + " of " + count_text(settings.T) + " tokens (" +
-           std::to_string(filling) + "% filling" +
-           (filling >= 50 && !settings.sample_packing ? "; --sample-packing puts several records into a row" : "") +
+           std::to_string(padding) + "% padding" +
+           (padding >= 50 && !settings.sample_packing ? "; --sample-packing puts several records into a row" : "") +
            "), " + counted(targets, "token") + " trained on";
 }
 

@@ -68,7 +68,7 @@ class PreparedRecords {
 
     struct RowCounts {
         size_t records = 0, rows = 0, tokens = 0, targets = 0;  // tokens: without filling
-        // "950 records in 400 rows of 2,048 tokens (3% filling), 123,456 tokens trained on"
+        // "950 records in 400 rows of 2,048 tokens (3% padding), 123,456 tokens trained on"
         std::string text(const PrepareSettings& settings) const;
     };
     // Writes the records with held_out[i] == `which` (held_out empty: all) as rows and the closing token. Writes

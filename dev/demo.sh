@@ -2,7 +2,7 @@
 # The demo: a small byte-level model is trained from scratch on the King James Bible until its samples read like words, then
 # fine-tuned with LoRA on licence texts while its layers are streamed. Everything printed is measured in this run.
 #
-#     dev/demo.sh [--short]              about five minutes on two idle cores; --short under one, too little for words
+#     dev/demo.sh [--short]              about four minutes on two idle cores; --short under one, too little for words
 #     TEXT=file FINETUNE_TEXT=file       other texts, plain and in UTF-8
 #     BUILD=build                        where the programs are; results go to $BUILD/demo, which each run makes anew
 set -euo pipefail

@@ -21,7 +21,7 @@ for ((i = 0; i < 60; i++)); do echo "Line $i of a book of sixty lines."; done > 
 # --- records: the trainer's own tokenising is build/tokenize's
 require 0 tokenize sums --preview 1 "$work/sums.jsonl"
 prints "tokenize: records" '^40 records \(prompt and completion\)$'
-prints "tokenize: records" 'sums/train.bin: 40 records in 40 rows of 48 tokens \([0-9]+% filling; --sample-packing .*\), 111 tokens trained on'
+prints "tokenize: records" 'sums/train.bin: 40 records in 40 rows of 48 tokens \([0-9]+% padding; --sample-packing .*\), 111 tokens trained on'
 prints "tokenize: --preview" '^row 1: 10 tokens, 2 trained on, filled up with 38$'
 prints "tokenize: --preview" '^0 \+ 1 = \[\[1<'
 require 0 train direct --train-data "$work/sums.jsonl" --preview 2
