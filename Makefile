@@ -124,7 +124,7 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 # Tests compute little and are most of what is compiled: this halves the time. What they test keeps its own flags, and
 # UndefinedBehaviorSanitizer watches that, not the macros of doctest.
 $(BUILD)/obj/tests/%: CXXFLAGS += -O1 $(if $(filter address,$(SAN)),-fno-sanitize=undefined)
-# What checks every pointer doubles the time, and AddressSanitizer finds null ones too. Bytes of files and tensors are read
+# What checks every pointer adds a third to the time, and AddressSanitizer finds null ones too. Bytes of files and tensors are read
 # as other types in data/, offload/ and kernels/, which keep these checks.
 $(BUILD)/obj/train/% $(BUILD)/obj/dev/%: CXXFLAGS += $(if $(filter address,$(SAN)),-fno-sanitize=null$(comma)alignment$(comma)vptr$(comma)object-size)
 

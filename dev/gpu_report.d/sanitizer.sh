@@ -4,7 +4,7 @@
 # samples, the same on the kernels that every card has, and a GPT-2 case (LayerNorm, GELU, biases). initcheck runs the
 # first in float32, where it has no other kernels: on Hopper the matrix library's larger bf16 products write through the
 # copy engine, which initcheck does not see, and every reader of theirs would be reported. racecheck takes
-# minutes a step, so it gets one step and no sample; told to look at our own kernels alone (--kernel-name) it breaks off.
+# a minute or more a step, so it gets one step and no sample; told to look at our own kernels alone (--kernel-name) it breaks off.
 programs_of() {  # TOOL
     case $1 in
         initcheck) echo llama gpt2 ;;
