@@ -128,7 +128,9 @@ __device__ __forceinline__ void consume_queries(const BackwardArguments& p, cons
             settle(dv[0]);
             settle(dk[0]);
         }
-        release(shared.barriers->empty + stage);
+        // Every lane for itself, not release(): the stage also holds lse and delta, which the producer writes with
+        // plain stores, and racecheck follows a read to such a write through barriers alone.
+        barrier_arrive(shared.barriers->empty + stage);
     }
 
     const float scale[1][2] = {{a.scale, a.scale}}, one[1][2] = {{1.0f, 1.0f}};
@@ -149,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, 1) key_gradient_kernel(const __grid_
         barrier_init(&parts.barriers->keys_full, 1);
         for (int i = 0; i < Tile::kStages; i++) {
             barrier_init(parts.barriers->full + i, 32);
-            barrier_init(parts.barriers->empty + i, 8);
+            barrier_init(parts.barriers->empty + i, 256);
         }
         barriers_ready();
     }
