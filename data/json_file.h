@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,9 +17,16 @@ namespace slab::data {
 inline constexpr size_t kMaxJsonBytes = size_t{64} << 20;
 inline constexpr int kMaxJsonDepth = 32;
 
-// Parses all of `text`. Errors are std::runtime_error beginning with `where` (a path) and naming the byte:
-// base_offset_bytes is where the text begins in that file.
-nlohmann::json parse_json(std::string_view text, const std::string& where, size_t base_offset_bytes = 0);
+// Where a text stands in its file, so that errors name a place that an editor finds.
+struct JsonPlace {
+    size_t line = 1;                          // of the text's first byte
+    bool is_line = false;                     // the text is a line of a file of many
+    std::optional<size_t> offset_bytes = {};  // of the text in a file that is no text: errors say bytes, not lines
+};
+
+// Parses all of `text`, from the file at `path`. Errors are std::runtime_error of one form, whatever is wrong:
+// "PATH, line 3: is not valid JSON at column 17: found "}", wanted a value. Hint: ...", columns in characters from 1.
+nlohmann::json parse_json(std::string_view text, const std::string& path, const JsonPlace& place = {});
 
 // The file's one JSON value.
 nlohmann::json read_json_file(const std::filesystem::path& path);

@@ -121,10 +121,7 @@ std::vector<ChatMessage> messages_of(const json& list, const std::string& where)
 }
 
 Record record_of(const json& object, const std::string& where) {
-    if (!object.is_object())
-        fail(where, "found " + shown(object),
-             "a JSON object, {...}, on each line. Hint: a file that is one JSON list becomes JSONL by writing each of "
-             "its elements on a line of its own");
+    if (!object.is_object()) fail(where, "found " + shown(object), "a JSON object, {...}, on each line");
     Record record{.kind = kind_of(object, where), .line = 0, .prompt = {}, .input = {}, .text = {}, .messages = {}};
     refuse_unless_neutral(object, {"tools", "functions"}, where);
     switch (record.kind) {
@@ -188,6 +185,15 @@ RecordReader::RecordReader(const std::filesystem::path& path) : file_(path) {
         throw std::runtime_error(path.string() + ": is UTF-16, wanted UTF-8. Hint: iconv -f UTF-16 -t UTF-8");
 }
 
+// A file whose first line begins a list is one list, as a rule, on one line or on many.
+void RecordReader::refuse_list(std::string_view line) const {
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string_view::npos || line[begin] != '[') return;
+    fail(where(line_), "begins with [, so that the file looks like one JSON list",
+         "a JSON object, {...}, on each line. Hint: `jq -c '.[]' " + file_.path().string() +
+             " > records.jsonl` writes each element of a list on a line of its own");
+}
+
 // The next line without its '\n', a view into buffer_. Nothing at the end.
 std::optional<std::string_view> RecordReader::next_line() {
     line_begin_ = line_end_;
@@ -202,9 +208,11 @@ std::optional<std::string_view> RecordReader::next_line() {
             return std::string_view(buffer_).substr(begin, end == std::string::npos ? end : end - begin);
         }
         searched = buffer_.size() - begin;
-        if (searched > kMaxJsonBytes)
+        if (searched > kMaxJsonBytes) {
+            if (!begun_) refuse_list(std::string_view(buffer_).substr(begin));
             throw std::runtime_error(file_.path().string() + ", line " + std::to_string(line_) + ": is longer than " +
                                      std::to_string(kMaxJsonBytes) + " bytes, wanted one record a line");
+        }
         buffer_.erase(0, begin);  // at most once a read
         buffer_begin_ = line_begin_;
         buffer_.resize(searched + std::min(file_.size_bytes() - held_end, kReadBytes));
@@ -222,15 +230,17 @@ std::vector<RecordLine> RecordReader::next_lines(size_t most_bytes, size_t most_
         const auto line = next_line();
         if (!line) break;
         bytes += line->size();
-        if (line->find_first_not_of(" \t\r") != std::string_view::npos)
-            lines.push_back({std::string(*line), line_, line_begin_});
+        if (line->find_first_not_of(" \t\r") == std::string_view::npos) continue;
+        if (!begun_) refuse_list(*line);
+        begun_ = true;
+        lines.push_back({std::string(*line), line_});
     }
     return lines;
 }
 
 Record RecordReader::parse(const RecordLine& line) const {
     const std::string here = where(line.line);
-    Record record = record_of(parse_json(line.text, here, line.offset_bytes), here);
+    Record record = record_of(parse_json(line.text, file_.path().string(), {.line = line.line, .is_line = true}), here);
     record.line = line.line;
     return record;
 }

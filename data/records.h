@@ -48,7 +48,7 @@ void refuse_records_as_text(std::string_view text, const std::string& name);
 // A line of a file, not yet looked into.
 struct RecordLine {
     std::string text;
-    size_t line = 0, offset_bytes = 0;  // 1-based; where it begins in the file
+    size_t line = 0;  // 1-based
 };
 
 // Reads a file line by line. Errors are std::runtime_error naming file and line.
@@ -71,11 +71,13 @@ class RecordReader {
 
   private:
     std::optional<std::string_view> next_line();
+    void refuse_list(std::string_view line) const;
 
     InputFile file_;
     std::string buffer_;                                       // file bytes [buffer_begin_, buffer_begin_ + size)
     size_t buffer_begin_ = 0, line_begin_ = 0, line_end_ = 0;  // offsets in the file; the end is behind the line's '\n'
     size_t line_ = 0;
+    bool begun_ = false;              // a line that is not blank was seen
     std::optional<RecordKind> kind_;  // of the file
     size_t kind_line_ = 0;            // where it was seen
 };

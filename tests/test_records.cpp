@@ -89,16 +89,18 @@ TEST_SUITE("cpu") {
         const fs::path path = dir.path / "r.jsonl";
         using namespace std::string_literals;
         const std::string line = "{\"text\":\"a\"}\n";
-        for (const auto& [file, place] : {std::pair(line + "\0\0\n"s + line, "line 2: byte 13 is 0"),
-                                          {line + "{\"text\":\"b\"}\0{\"text\":\"c\"}\n"s, "line 2: byte 25 is 0"},
-                                          {line + "\0"s, "line 2: byte 13 is 0"},
-                                          {"{\"text\":\"a\0\"}\n"s + line, "line 1: byte 10 is 0"}}) {
+        for (const auto& [file, place] :
+             {std::pair(line + "\0\0\n"s + line, "line 2: is not valid JSON at column 1: the byte there is 0"),
+              {line + "{\"text\":\"b\"}\0{\"text\":\"c\"}\n"s, "line 2: is not valid JSON at column 13: the byte"},
+              {line + "\0"s, "line 2: is not valid JSON at column 1: the byte"},
+              {"{\"text\":\"a\0\"}\n"s + line, "line 1: is not valid JSON at column 11: the byte"}}) {
             CAPTURE(place);
             put(path, file);
             CHECK(has(error_of([&] { read_all(path); }), path.string() + ", " + place));
         }
         put(path, "{\"a\":1}\0 and more"s);
-        CHECK(has(error_of([&] { read_json_file(path); }), "byte 7 is 0"));
+        CHECK(
+            has(error_of([&] { read_json_file(path); }), "line 1: is not valid JSON at column 8: the byte there is 0"));
     }
 
     TEST_CASE("records: a text that begins with a record is refused, one that only looks like it is not") {
@@ -192,6 +194,24 @@ TEST_SUITE("cpu") {
         CHECK(has(message(std::string("\xff\xfe{\0", 4)), "is UTF-16, wanted UTF-8"));
         CHECK(has(error_of([&] { read_all(dir.path / "none.jsonl"); }), "none.jsonl: cannot be opened"));
         CHECK(has(error_of([&] { read_all(dir.path); }), "is a directory"));
+    }
+
+    TEST_CASE("records: a file that is one JSON list is named as one, on one line or on many") {
+        const FreshDirectory dir;
+        const fs::path path = dir.path / "r.json";
+        const std::string hint = "Hint: `jq -c '.[]' " + path.string() + " > ";
+        for (const char* list : {"[{\"text\": \"a\"}, {\"text\": \"b\"}]\n", "\n \t[\n  {\"text\": \"a\"}\n]\n"}) {
+            put(path, list);
+            const std::string error = error_of([&] { read_all(path); });
+            CAPTURE(error);
+            CHECK(has(error, "r.json, line " + std::to_string(list[0] == '[' ? 1 : 2) + ": begins with [, so"));
+            CHECK(has(error, hint));
+        }
+        put(path, "[");
+        fs::resize_file(path, kMaxJsonBytes * 2);
+        CHECK(has(error_of([&] { read_all(path); }), hint));
+        put(path, "{\n  \"text\": \"a\"\n}\n");  // one record on many lines
+        CHECK(has(error_of([&] { read_all(path); }), "r.json, line 1: is not valid JSON at column 2: it ends here"));
     }
 
     TEST_CASE("records: a line without end is refused before it is held in memory") {

@@ -222,7 +222,7 @@ std::string shape_text(const std::vector<size_t>& shape) {
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
     const std::string where = path.string();
     const std::string text = read_header(file_);
-    const nlohmann::json header = data::parse_json(text, where, kLengthBytes);
+    const nlohmann::json header = data::parse_json(text, where, {.offset_bytes = kLengthBytes});
     if (!header.is_object()) throw std::runtime_error(where + ": the header is no JSON object, wanted one at offset 8");
 
     const size_t data_begin_bytes = kLengthBytes + text.size();
