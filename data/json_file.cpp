@@ -133,8 +133,8 @@ std::string hint_for(std::string_view text, size_t at, const Complaint& complain
                           const std::string& wrong, const std::string& what) {
     const std::string_view read = text.substr(0, at);
     if (place.offset_bytes)
-        throw std::runtime_error(path + ", header: " + wrong + " at byte " + std::to_string(*place.offset_bytes + at) +
-                                 what);
+        throw std::runtime_error(path + ": " + wrong + " at byte " + std::to_string(*place.offset_bytes + at) +
+                                 ", in the header" + what);
     const auto line = static_cast<size_t>(std::count(read.begin(), read.end(), '\n'));
     const std::string_view before = read.substr(read.rfind('\n') + 1);  // npos + 1 is 0
     const auto column = std::count_if(before.begin(), before.end(), [](char c) { return (c & 0xc0) != 0x80; });

@@ -66,9 +66,10 @@ TEST_SUITE("cpu") {
                 "stands on one line; `jq -c . F`"));
         CHECK(has(refusal("{} {}", {.line = 7, .is_line = true}),
                   "column 4: found \"{\", wanted nothing more. Hint: one"));
-        CHECK(has(refusal("{\"a\": 1,}", {.offset_bytes = 8}), "F, header: is not valid JSON at byte 16: found \"}\""));
+        CHECK(has(refusal("{\"a\": 1,}", {.offset_bytes = 8}),
+                  "F: is not valid JSON at byte 16, in the header: found \"}\""));
         CHECK(has(refusal("{\"a\": 1, \"a\": 1}", {.offset_bytes = 8}),
-                  "F, header: key \"a\" is given twice, again at byte 17"));
+                  "F: key \"a\" is given twice, again at byte 17, in the header"));
     }
 
     TEST_CASE("json: whatever is spoiled, there is a place within the text") {
