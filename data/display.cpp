@@ -1,12 +1,38 @@
 // Text for people. See display.h.
 #include "data/display.h"
 
+#include <charconv>
+#include <cmath>
+
 namespace slab::data {
 
 std::string count_text(uint64_t n) {
     std::string digits = std::to_string(n);
     for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
     return digits;
+}
+
+namespace {
+
+template <class T>
+std::string shortest_text(T value) {
+    char digits[64];
+    const double size = std::abs(static_cast<double>(value));
+    // The shortest form alone would make 1e-04 of 0.0001, which nobody types.
+    const bool plain = size == 0 || (size >= 1e-6 && size < 1e15);
+    const auto end = plain ? std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed)
+                           : std::to_chars(digits, digits + sizeof digits, value);
+    return std::string(digits, end.ptr);
+}
+
+}  // namespace
+
+std::string number_text(double value) {
+    return shortest_text(value);
+}
+
+std::string number_text(float value) {
+    return shortest_text(value);
 }
 
 std::string counted(uint64_t n, std::string_view what) {

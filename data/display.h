@@ -7,7 +7,9 @@
 
 namespace slab::data {
 
-std::string count_text(uint64_t n);  // "2,310"
+std::string count_text(uint64_t n);     // "2,310"
+std::string number_text(double value);  // "0.1": the fewest digits that read back as this number
+std::string number_text(float value);   // the same of a float: "0.1", where its double would be 0.10000000149011612
 // "1 record", "2,310 records"
 std::string counted(uint64_t n, std::string_view what);
 // For a terminal: control characters other than line ends and tabs, which could give it orders, and bytes that are no

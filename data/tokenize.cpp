@@ -70,6 +70,7 @@ constexpr const char* about =
 struct Options {
     std::string output_dir, name = "train", tokenizer = "bytes";
     double val_fraction = 0.1;
+    bool val_fraction_given = false;  // else a text or records too few for it are no mistake
     size_t sequence_len = 2048, preview = 0;
     bool sample_packing = false, train_on_inputs = false;
     std::string chat_template;
@@ -178,7 +179,7 @@ void report_rate(size_t bytes, double seconds, size_t threads, std::ostream& out
 
 void check(const Options& options) {
     if (!(options.val_fraction >= 0 && options.val_fraction < 1))
-        refuse("--val-fraction " + std::to_string(options.val_fraction) +
+        refuse("--val-fraction " + number_text(options.val_fraction) +
                " given, wanted a number from 0 to below 1. Hint: 0.1 keeps a tenth for validation, 0 nothing.");
     if (options.name.empty() || options.name[0] == '.' || options.name.find('/') != std::string::npos)
         refuse("--name '" + options.name + "' given, wanted a plain file name without directory. " +
@@ -227,8 +228,12 @@ void commit(TokenFileWriter& train, TokenFileWriter* val) {
     if (val) val->commit();
 }
 
-void say_no_validation(const Outputs& outputs, std::ostream& out, std::ostream& err) {
-    out << "no validation file, since --val-fraction is 0\n";
+void say_no_validation(const Options& options, const Outputs& outputs, std::ostream& out, std::ostream& err) {
+    if (options.val_fraction == 0)
+        out << "no validation file, since --val-fraction is 0\n";
+    else
+        out << "no validation file: there is too little for --val-fraction's default of "
+            << number_text(options.val_fraction) << "; give a larger one, or another file as --val-data of train_gpt\n";
     std::error_code error;
     if (fs::exists(outputs.val, error))
         err << "tokenize: warning: " << outputs.val.string() << " is of an earlier run and was left as it is\n";
@@ -253,18 +258,28 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
         if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads);
     }
     if (train.documents == 0) refuse("every file given is empty, wanted some text. Nothing was written.");
-    if (val && val->documents == 0)
-        refuse("every document is too short for a validation part of --val-fraction " +
-               std::to_string(options.val_fraction) + ". Nothing was written. Hint: give longer files, a larger " +
-               "fraction, or --val-fraction 0 for none.");
+    if (val && val->documents == 0) {
+        if (options.val_fraction_given)
+            refuse("every document is too short for a validation part of --val-fraction " +
+                   number_text(options.val_fraction) + ". Nothing was written. Hint: give longer files, a larger " +
+                   "fraction, or --val-fraction 0 for none.");
+        val.reset();
+    }
     commit(train.writer, val ? &val->writer : nullptr);
     report(train, out);
     if (val) {
         report(*val, out);
     } else {
-        say_no_validation(outputs, out, err);
+        say_no_validation(options, outputs, out, err);
     }
     report_rate(train.text_bytes + (val ? val->text_bytes : 0), train.seconds + (val ? val->seconds : 0), threads, out);
+}
+
+// A short decimal of which `records` >= 2 make one or more: 0.34 for 3.
+double fraction_of_one(size_t records) {
+    double scale = 10;
+    while (scale < 10 * static_cast<double>(records)) scale *= 10;
+    return std::ceil(scale / static_cast<double>(records)) / scale;
 }
 
 void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err) {
@@ -279,9 +294,12 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     const double seconds = seconds_since(began);
     if (prepared.records() == 0) refuse("nothing to train on: " + prepared.summary() + ". Nothing was written.");
     const auto held_out = static_cast<size_t>(static_cast<double>(prepared.records()) * options.val_fraction);
-    if (options.val_fraction > 0 && held_out == 0)
-        refuse(counted(prepared.records(), "record") + " are too few for a validation part of --val-fraction " +
-               std::to_string(options.val_fraction) + ". Nothing was written. Hint: give a larger fraction, or 0.");
+    if (options.val_fraction > 0 && held_out == 0 && options.val_fraction_given)
+        refuse(
+            counted(prepared.records(), "record") + (prepared.records() == 1 ? " is" : " are") +
+            " too few for a validation part of --val-fraction " + number_text(options.val_fraction) + ", wanted " +
+            (prepared.records() == 1 ? "two at least" : number_text(fraction_of_one(prepared.records())) + " or more") +
+            ". Nothing was written. Hint: --val-fraction 0 holds out none.");
     const Outputs outputs = outputs_of(options);
     const std::vector<bool> split = prepared.spread(held_out);
     const auto largest = static_cast<uint32_t>(tokenizer.vocabulary_size() - 1);
@@ -301,7 +319,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
         out << outputs.val.string() << ": " << in_validation.text(prepared.settings()) << ", "
             << format_of(*val, outputs.val);
     } else {
-        say_no_validation(outputs, out, err);
+        say_no_validation(options, outputs, out, err);
     }
     report_rate(bytes, seconds, threads, out);
 }
@@ -336,10 +354,11 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
                    "The model's tokenizer: a Hugging Face directory, a tokenizer.json, a .gguf, or the word bytes")
         ->capture_default_str()
         ->type_name("X");
-    app.add_option("--val-fraction", options.val_fraction,
-                   "Share of each document kept for validation, from 0 (none) to below 1")
-        ->capture_default_str()
-        ->type_name("X");
+    const CLI::Option* const val_fraction =
+        app.add_option("--val-fraction", options.val_fraction,
+                       "Share of each document, or of the records, kept for validation: 0 (none) to below 1")
+            ->capture_default_str()
+            ->type_name("X");
     app.add_option("--name", options.name, "Name of the training file")->capture_default_str()->type_name("NAME");
     app.add_option("--sequence-len", options.sequence_len, "Records: tokens a row; text: only of --preview")
         ->capture_default_str()
@@ -357,6 +376,7 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
                    "Text files, one document each (- is standard input), or files of records (*.jsonl)")
         ->required();
     if (const auto exit_code = parse_command_line(app, argc, argv, out, err)) return *exit_code;
+    options.val_fraction_given = val_fraction->count() > 0;
     try {
         tokenize(options, stdin_fd, out, err);
         if (!out.flush()) refuse("the files are written, but this report could not be printed (is the disk full?)");

@@ -272,7 +272,7 @@ TEST_SUITE("cpu") {
         CHECK(has(error_for([](LoraSettings& l) { l.alpha = 0; }), "alpha"));
         CHECK(has(error_for([](LoraSettings& l) { l.alpha = NAN; }), "alpha"));
         CHECK(has(error_for([](LoraSettings& l) { l.alpha = 1e-7f; }), "alpha 1e-07"));
-        CHECK(has(error_for([](LoraSettings& l) { l.alpha = 2e6f; }), "alpha 2000000.0"));
+        CHECK(has(error_for([](LoraSettings& l) { l.alpha = 2e6f; }), "alpha 2000000 is"));
         CHECK(has(error_for([](LoraSettings& l) { l.dropout = 1; }), "dropout"));
         CHECK(has(error_for([](LoraSettings& l) { l.dropout = NAN; }), "dropout"));
         CHECK(has(error_for([](LoraSettings& l) { l.target_modules = {}; }), "no target modules"));

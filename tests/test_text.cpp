@@ -33,6 +33,10 @@ TEST_SUITE("cpu") {
         CHECK(count_text(0) == "0");
         CHECK(count_text(999) == "999");
         CHECK(count_text(1000) == "1,000");
+        for (const char* number :
+             {"0", "0.1", "0.0001", "1.5", "-0.34", "100000", "1e-09", "1e+20", "0.30000000000000004"})
+            CHECK(slab::data::number_text(std::stod(number)) == number);
+        CHECK(slab::data::number_text(0.1f) == "0.1");
         CHECK(duration_text(0) == "0:00:00");
         CHECK(duration_text(3670.4) == "1:01:10");
         CHECK(duration_text(-1) == "?");

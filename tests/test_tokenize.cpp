@@ -159,6 +159,26 @@ TEST_SUITE("cpu") {
         CHECK(documents(out / "licences.bin") == std::vector<std::string>{"hello|"});
     }
 
+    TEST_CASE("tokenize: what is too little for the default fraction is all for training, and that is said") {
+        FreshDirectory dir;
+        put(dir.path / "a", "hello");
+        put(dir.path / "three.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\"}\n");
+        for (const std::string file : {"a", "three.jsonl"}) {
+            const fs::path out = dir.path / ("out-" + file);
+            const Result result = tokenize({"--output-dir", out, "--sequence-len", "8", dir.path / file});
+            CAPTURE(result.out);
+            CHECK(result.err == "");
+            CHECK(result.exit_code == 0);
+            CHECK(has(result.out, "no validation file: there is too little for --val-fraction's default of 0.1; "));
+            CHECK_FALSE(fs::exists(out / "val.bin"));
+            CHECK_FALSE(fs::exists(out / "val.mask"));
+        }
+        CHECK(documents(dir.path / "out-a" / "train.bin") == std::vector<std::string>{"hello|"});
+        const fs::path out = dir.path / "out";
+        CHECK(tokenize({"--val-fraction", "0.34", "--output-dir", out, dir.path / "three.jsonl"}).exit_code == 0);
+        CHECK(fs::exists(out / "val.bin"));
+    }
+
     TEST_CASE("tokenize: empty files are left out with a warning, nothing but empty files is an error") {
         FreshDirectory dir;
         put(dir.path / "empty", "");
@@ -193,7 +213,9 @@ TEST_SUITE("cpu") {
         put(dir.path / "a", "0123456789");
         put(dir.path / "secret", "0123456789");
         fs::permissions(dir.path / "secret", fs::perms::none);
-        const std::string a = dir.path / "a";
+        const std::string a = dir.path / "a", one = dir.path / "one.jsonl", three = dir.path / "three.jsonl";
+        put(one, "{\"text\": \"a\"}\n");
+        put(three, "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\"}\n");
         const fs::path out = dir.path / "out";
         struct Mistake {
             std::vector<std::string> arguments;
@@ -210,7 +232,15 @@ TEST_SUITE("cpu") {
             {{"--output-dir", out, "--val-fraction", "1", a}, "wanted a number from 0 to below 1"},
             {{"--output-dir", out, "--val-fraction", "-0.1", a}, "wanted a number from 0 to below 1"},
             {{"--output-dir", out, "--val-fraction", "nan", a}, "wanted a number from 0 to below 1"},
-            {{"--output-dir", out, "--val-fraction", "0.01", a}, "too short for a validation part"},
+            {{"--output-dir", out, "--val-fraction", "0.01", a},
+             "too short for a validation part of --val-fraction 0.01. N"},
+            {{"--output-dir", out, "--val-fraction", "0.1", three},
+             "3 records are too few for a validation part of "
+             "--val-fraction 0.1, wanted 0.34 or more. Nothing"},
+            {{"--output-dir", out, "--val-fraction", "0.9", one},
+             "1 record is too few for a validation part of "
+             "--val-fraction 0.9, wanted two at least. Nothing"},
+            {{"--output-dir", out, "--val-fraction", "1.25", a}, "--val-fraction 1.25 given"},
             {{"--output-dir", out, "--name", "x/y", a}, "plain file name"},
             {{"--output-dir", out, "--name", "", a}, "--name"},
             {{"--output-dir", out, "--name", std::string(300, 'n'), a}, "File name too long"},

@@ -7,6 +7,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "data/display.h"
 #include "data/json_file.h"
 #include "train/json_section.h"
 
@@ -113,10 +114,10 @@ void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
         throw std::runtime_error("lora rank " + std::to_string(lora.r) + " is out of range; wanted 1 to " +
                                  std::to_string(kMaxLoraRank));
     if (!lora_alpha_makes_sense(lora.alpha))
-        throw std::runtime_error("lora alpha " + json(shortest(lora.alpha)).dump() +
+        throw std::runtime_error("lora alpha " + data::number_text(lora.alpha) +
                                  " is out of range; wanted 1e-6 to 1e6");
     if (!lora_dropout_makes_sense(lora.dropout))
-        throw std::runtime_error("lora dropout " + std::to_string(lora.dropout) +
+        throw std::runtime_error("lora dropout " + data::number_text(lora.dropout) +
                                  " is out of range; wanted 0 <= p < 1");
     if (lora.target_modules.empty())
         throw std::runtime_error("no target modules are given (--lora-target-modules); wanted all-linear or some of " +

@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "data/display.h"
 #include "data/input_file.h"
 #include "train/model_limits.h"
 
@@ -36,7 +37,8 @@ class Section {
     float number(const char* key, double min, double max, std::optional<double> fallback = {}) {
         const double value = file_.number(note(key), fallback);
         if (!(value >= min && value <= max))
-            refuse(key, std::to_string(value), "a number from " + std::to_string(min) + " to " + std::to_string(max));
+            refuse(key, data::number_text(value),
+                   "a number from " + data::number_text(min) + " to " + data::number_text(max));
         return static_cast<float>(value);
     }
     std::string text(const char* key, std::string_view fallback) { return file_.text(note(key), fallback); }
@@ -160,9 +162,10 @@ RotaryScaling llama3_scaling(const GgufFile& file, const ModelConfig& config) {
     };
     for (size_t i = 0; i < half; ++i)
         if (!(s.factor > 1 && s.factor <= 1e6 && std::abs(factors[i] / factor_again(i) - 1) < 1e-4))
-            throw std::runtime_error(where + ": value " + std::to_string(i) + ", " + std::to_string(factors[i]) +
+            throw std::runtime_error(where + ": value " + std::to_string(i) + ", " + data::number_text(factors[i]) +
                                      ", does not fit Llama 3's rotary scaling, wanted " +
-                                     std::to_string(factor_again(i)) + "; other scalings are not implemented");
+                                     data::number_text(static_cast<float>(factor_again(i))) +
+                                     "; other scalings are not implemented");
     return s;
 }
 
@@ -172,7 +175,7 @@ void read_rotary(const GgufFile& file, Section& section, ModelConfig& config) {
                        "\"none\": other kinds of rotary scaling are not implemented");
     for (const char* key : {"rope.scaling.factor", "rope.scale_linear"})
         if (const float factor = section.number(key, 0, 1e6, 1); factor != 0 && factor != 1)
-            section.refuse(key, std::to_string(factor), "1: linear rotary scaling is not implemented");
+            section.refuse(key, data::number_text(factor), "1: linear rotary scaling is not implemented");
     section.require("rope.dimension_count", config.HD, ", all of a head: partial rotation is not implemented");
     config.rope_theta = section.number("rope.freq_base", 1, 1e12, 10000);
     if (file.find(kRotaryFactorsTensor)) config.rope_scaling = llama3_scaling(file, config);

@@ -11,8 +11,10 @@
 #include <memory>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
 #include "data/command_line.h"
+#include "data/display.h"
 #include "data/nearest_name.h"
 #include "train/config_file.h"
 
@@ -196,7 +198,12 @@ void check_options(const TrainOptions& o) {
     const auto want = [](bool ok, const char* flag, const auto& value, const char* wanted) {
         if (ok) return;
         std::ostringstream text;
-        text << flag << ' ' << value << " makes no sense; wanted " << wanted;
+        text << flag << ' ';
+        if constexpr (std::is_floating_point_v<std::decay_t<decltype(value)>>)
+            text << data::number_text(value);
+        else
+            text << value;
+        text << " makes no sense; wanted " << wanted;
         throw std::runtime_error(text.str());
     };
     if (o.base_model.empty())
