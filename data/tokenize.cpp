@@ -7,6 +7,7 @@
 #include "data/tokenize.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -33,6 +34,7 @@
 #include "data/parallel.h"
 #include "data/prepare.h"
 #include "data/preview.h"
+#include "data/stop_signals.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
 
@@ -88,8 +90,26 @@ constexpr size_t max_text_bytes = max_tokens_per_file;  // of one text, which is
            ". Hint: split it into several files and give them all.");
 }
 
+using Check = std::function<void()>;  // may throw to end the work; never empty
+
+// Until the descriptor has something to read, or its end, or an error to report. A signal may come just before the
+// waiting begins, so that it does not wait for long.
+void wait_for_input(int fd, const Check& check) {
+    constexpr int pause_ms = 100;
+    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+    do check();
+    while (poll(&waiting, 1, pause_ms) <= 0);
+}
+
+struct OwnedDescriptor {
+    int fd;  // -1: none
+    ~OwnedDescriptor() {
+        if (fd >= 0) close(fd);
+    }
+};
+
 // A file's text, or what comes through a pipe until its end.
-std::string read_document(const std::string& name, int stdin_fd) {
+std::string read_document(const std::string& name, int stdin_fd, const Check& check) {
     const bool standard_input = name == "-";
     std::error_code ignored;
     if (!standard_input && fs::is_regular_file(name, ignored)) {
@@ -101,20 +121,22 @@ std::string read_document(const std::string& name, int stdin_fd) {
         refuse((standard_input ? "standard input" : name) + ": cannot be read: " +
                std::generic_category().message(error) + ". Hint: give text files, or - for standard input.");
     };
-    const int fd = standard_input ? stdin_fd : open(name.c_str(), O_RDONLY | O_CLOEXEC);
+    // Not blocking: opening a named pipe would wait for its writer, where no check is made.
+    const int fd = standard_input ? stdin_fd : open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) refuse_reading(errno);
     std::string text;
     std::vector<char> buffer(size_t{1} << 20);
     int error = 0;
+    const OwnedDescriptor owned{standard_input ? -1 : fd};
     for (;;) {
+        wait_for_input(fd, check);
         const ssize_t got = read(fd, buffer.data(), buffer.size());
-        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got < 0) error = errno;
         if (got <= 0) break;
         text.append(buffer.data(), static_cast<size_t>(got));
         if (text.size() > max_text_bytes) break;
     }
-    if (!standard_input) close(fd);
     if (error != 0) refuse_reading(error);
     if (text.size() > max_text_bytes)
         refuse_long(standard_input ? "standard input" : name, "more than " + std::to_string(max_text_bytes));
@@ -149,9 +171,9 @@ struct Split {
           path(path),
           writer(path, static_cast<uint32_t>(tokenizer.vocabulary_size() - 1), true) {}
 
-    void add_document(std::string_view text, bool ends_here, size_t threads) {
+    void add_document(std::string_view text, bool ends_here, size_t threads, const Check& check) {
         const auto began = Clock::now();
-        targets += append_text(text, tokenizer, ends_here, writer, threads);
+        targets += append_text(text, tokenizer, ends_here, writer, threads, [&](size_t, size_t) { check(); });
         seconds += seconds_since(began);
         ++documents;
         text_bytes += text.size();
@@ -177,7 +199,7 @@ void report_rate(size_t bytes, double seconds, size_t threads, std::ostream& out
     out << line.data();
 }
 
-void check(const Options& options) {
+void check_options(const Options& options) {
     if (!(options.val_fraction >= 0 && options.val_fraction < 1))
         refuse("--val-fraction " + number_text(options.val_fraction) +
                " given, wanted a number from 0 to below 1. Hint: 0.1 keeps a tenth for validation, 0 nothing.");
@@ -220,10 +242,11 @@ Outputs outputs_of(const Options& options) {
     return outputs;
 }
 
-// Both pairs reach the disk before the first is renamed.
-void commit(TokenFileWriter& train, TokenFileWriter* val) {
+// Both pairs reach the disk before the first is renamed. From then on the run is not stopped any more.
+void commit(TokenFileWriter& train, TokenFileWriter* val, const Check& check) {
     train.prepare();
     if (val) val->prepare();
+    check();
     train.commit();
     if (val) val->commit();
 }
@@ -240,22 +263,22 @@ void say_no_validation(const Options& options, const Outputs& outputs, std::ostr
 }
 
 void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin_fd, std::ostream& out,
-                   std::ostream& err) {
+                   std::ostream& err, const Check& check) {
     const size_t threads = usable_threads();
     const Outputs outputs = outputs_of(options);
     Split train(tokenizer, outputs.train);
     std::optional<Split> val;
     if (options.val_fraction > 0) val.emplace(tokenizer, outputs.val);
     for (const std::string& file : options.files) {
-        const std::string text = read_document(file, stdin_fd);
+        const std::string text = read_document(file, stdin_fd, check);
         if (text.empty()) {
             err << "tokenize: warning: " << (file == "-" ? "standard input" : file) << " is empty, left out\n";
             continue;
         }
         refuse_records_as_text(text, file == "-" ? "standard input" : file);
         const size_t cut = training_bytes(text, options.val_fraction);
-        train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads);
-        if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads);
+        train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads, check);
+        if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads, check);
     }
     if (train.documents == 0) refuse("every file given is empty, wanted some text. Nothing was written.");
     if (val && val->documents == 0) {
@@ -265,7 +288,7 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
                    "fraction, or --val-fraction 0 for none.");
         val.reset();
     }
-    commit(train.writer, val ? &val->writer : nullptr);
+    commit(train.writer, val ? &val->writer : nullptr, check);
     report(train, out);
     if (val) {
         report(*val, out);
@@ -282,7 +305,8 @@ double fraction_of_one(size_t records) {
     return std::ceil(scale / static_cast<double>(records)) / scale;
 }
 
-void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err) {
+void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err,
+                      const Check& check) {
     PreparedRecords prepared(tokenizer, {.T = options.sequence_len,
                                          .sample_packing = options.sample_packing,
                                          .train_on_inputs = options.train_on_inputs,
@@ -290,7 +314,8 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     const size_t threads = usable_threads();
     const auto began = Clock::now();
     size_t bytes = 0;
-    for (const std::string& file : options.files) bytes += prepared.add_file(file, threads);
+    for (const std::string& file : options.files)
+        bytes += prepared.add_file(file, threads, [&](size_t, size_t) { check(); });
     const double seconds = seconds_since(began);
     if (prepared.records() == 0) refuse("nothing to train on: " + prepared.summary() + ". Nothing was written.");
     const auto held_out = static_cast<size_t>(static_cast<double>(prepared.records()) * options.val_fraction);
@@ -311,7 +336,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
         val.emplace(outputs.val, largest, true, options.sequence_len);
         in_validation = prepared.write(split, true, *val);
     }
-    commit(train, val ? &*val : nullptr);
+    commit(train, val ? &*val : nullptr, check);
     out << prepared.summary() << "\n"
         << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "
         << format_of(train, outputs.train);
@@ -324,16 +349,16 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     report_rate(bytes, seconds, threads, out);
 }
 
-void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err) {
-    check(options);
+void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err, const Check& check) {
+    check_options(options);
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
     if (!tokenizer->eos())
         refuse(options.tokenizer + ": names no end-of-text token, wanted one to stand after each document. Hint: " +
                "\"eos_token\" in tokenizer_config.json, beside tokenizer.json.");
     if (is_records_file(options.files.front())) {
-        tokenize_records(options, *tokenizer, out, err);
+        tokenize_records(options, *tokenizer, out, err, check);
     } else {
-        tokenize_text(options, *tokenizer, stdin_fd, out, err);
+        tokenize_text(options, *tokenizer, stdin_fd, out, err, check);
     }
     out << "vocabulary " << tokenizer->vocabulary_size() << ": " << tokenizer->description() << "\n";
     if (options.preview == 0) return;
@@ -344,7 +369,8 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
 
 }  // namespace
 
-int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& out, std::ostream& err) {
+int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& out, std::ostream& err,
+                 const std::function<void()>& check) {
     Options options;
     CLI::App app(about, "tokenize");
     app.add_option("--output-dir", options.output_dir, "Directory D to write into; made if it is missing")
@@ -378,8 +404,12 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
     if (const auto exit_code = parse_command_line(app, argc, argv, out, err)) return *exit_code;
     options.val_fraction_given = val_fraction->count() > 0;
     try {
-        tokenize(options, stdin_fd, out, err);
+        tokenize(
+            options, stdin_fd, out, err, check ? check : [] {});
         if (!out.flush()) refuse("the files are written, but this report could not be printed (is the disk full?)");
+    } catch (const Interrupted&) {
+        err << "tokenize: interrupted; nothing was written\n";
+        return exit_interrupted;
     } catch (const std::exception& error) {
         err << "tokenize: " << error.what() << "\n";
         return 1;

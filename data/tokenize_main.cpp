@@ -4,9 +4,14 @@
 #include <iostream>
 
 #include "data/command_line.h"
+#include "data/stop_signals.h"
 #include "data/tokenize.h"
 
 int main(int argc, char** argv) {
     slab::data::prepare_standard_streams();
-    return slab::data::run_tokenize(argc, argv, STDIN_FILENO, std::cout, std::cerr);
+    const std::atomic<bool>& stop = slab::data::watch_stop_signals();
+    return slab::data::end_as_signalled(
+        slab::data::run_tokenize(argc, argv, STDIN_FILENO, std::cout, std::cerr, [&stop] {
+            if (stop) throw slab::data::Interrupted{};
+        }));
 }

@@ -251,10 +251,10 @@ TEST_SUITE("cpu") {
         CHECK(std::isfinite(run.loop.collect().loss));
 
         const Bench bench;
-        const std::atomic<bool> interrupt{true};
-        std::ostringstream out;
-        CHECK(run_train_gpt(bench.arguments("a", {{"--val-set-size", "3"}}), interrupt, out).code == 130);
-        CHECK(has(out.str(), "note: the evaluation at step 0 was interrupted"));
+        InterruptAfter screen("loaded in ");
+        std::ostream out(&screen);
+        CHECK(run_train_gpt(bench.arguments("a", {{"--val-set-size", "3"}}), screen.flag, out).code == 130);
+        CHECK(has(screen.str(), "note: the evaluation at step 0 was interrupted"));
         CHECK(evals_of(bench.run_dir("a")).empty());
     }
 

@@ -10,6 +10,7 @@
 #include "data/command_line.h"
 #include "data/gguf.h"
 #include "data/gguf_writer.h"
+#include "data/stop_signals.h"
 #include "train/adapter_files.h"
 #include "train/gguf_weights.h"
 #include "train/hub_cache.h"
@@ -58,10 +59,11 @@ void check_outputs(const ExportOptions& o) {
                                  " are one in the other; wanted a file outside the merged model's directory");
 }
 
-void export_all(const ExportOptions& o, std::ostream& out) {
+void export_all(const ExportOptions& o, std::ostream& out, const std::function<void()>& check) {
     if (o.merge.empty() && o.gguf_adapter.empty())
         throw std::runtime_error("nothing to write: give --merge OUT, --gguf-adapter OUT.gguf, or both");
     MergeSettings settings;
+    settings.check = check;
     settings.dtype = o.dtype;
     settings.max_shard_bytes = parse_size(o.max_shard_size, "--max-shard-size");
     if (o.merge.empty() && !o.dtype.empty())
@@ -90,7 +92,7 @@ void export_all(const ExportOptions& o, std::ostream& out) {
         for (const std::string& why : report.beside.left_out) out << "note: " << why << "\n";
     }
     if (!o.gguf_adapter.empty()) {
-        write_gguf_adapter(o.gguf_adapter, config, adapter);
+        write_gguf_adapter(o.gguf_adapter, config, adapter, check);
         out << "wrote " << o.gguf_adapter << ": " << memory_text(fs::file_size(o.gguf_adapter)) << ", "
             << 2 * adapter.modules.size() << " tensors\n";
     }
@@ -127,7 +129,8 @@ Adapter::Adapter(const fs::path& directory, const ModelConfig& config)
     }
 }
 
-void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const Adapter& adapter) {
+void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const Adapter& adapter,
+                        const std::function<void()>& check) {
     const LoraSettings& lora = adapter.lora;
     const size_t r = static_cast<size_t>(lora.r);
     // llama.cpp converts Mistral as llama.
@@ -142,8 +145,12 @@ void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const A
         const LinearModule& module = m.module;
         const std::string key = module.path + ".weight", name = gguf_name(key) + ".lora_";
         const bool reorders = gguf_reorders_rows(config.family, key);
-        writer.add(name + "a", {r, module.in}, [&m, r](float* dst) { std::copy_n(m.A, r * m.module.in, dst); });
-        writer.add(name + "b", {module.out, r}, [&m, r, reorders, HD = config.HD](float* dst) {
+        writer.add(name + "a", {r, module.in}, [&m, r, &check](float* dst) {
+            if (check) check();
+            std::copy_n(m.A, r * m.module.in, dst);
+        });
+        writer.add(name + "b", {module.out, r}, [&m, r, &check, reorders, HD = config.HD](float* dst) {
+            if (check) check();
             if (reorders)
                 reorder_rows(m.B, m.module.out, r, HD, dst);
             else
@@ -153,14 +160,19 @@ void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const A
     writer.write(file);
 }
 
-int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err,
+               const std::function<void()>& check) {
     ExportOptions options;
     CLI::App app("Makes an adapter into what other tools load. Needs no GPU.", "export_gpt");
     add_flags(app, options);
     if (const auto code = data::parse_command_line(app, argc, argv, out, err)) return *code;
     try {
-        export_all(options, out);
+        export_all(options, out, check);
         if (!out.flush()) throw std::runtime_error("the files are written, but this report could not be printed");
+    } catch (const data::Interrupted&) {
+        out.flush();
+        err << "export_gpt: interrupted; what was being written is removed\n";
+        return data::exit_interrupted;
     } catch (const std::exception& error) {
         out.flush();
         err << "export_gpt: " << error.what() << "\n";

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <iosfwd>
 #include <string>
 #include <string_view>
@@ -43,6 +44,7 @@ struct Adapter {
 struct MergeSettings {
     std::string dtype;  // "f32", "bf16", "f16"; "": each tensor as the base has it, bf16 for a GGUF base
     size_t max_shard_bytes = size_t{5} << 30;
+    std::function<void()> check = {};  // before each tensor; may throw to end the work
 };
 // What was written.
 struct MergeReport {
@@ -55,10 +57,13 @@ MergeReport merge_adapter(const std::filesystem::path& base, const ModelConfig& 
                           const std::filesystem::path& out, const MergeSettings& settings, ThreadPool& pool);
 
 // Tensors "<llama.cpp's name>.lora_a" [r, in] and ".lora_b" [out, r] in float32, with an alpha from which llama.cpp
-// computes our scale.
-void write_gguf_adapter(const std::filesystem::path& file, const ModelConfig& config, const Adapter& adapter);
+// computes our scale. check as in MergeSettings.
+void write_gguf_adapter(const std::filesystem::path& file, const ModelConfig& config, const Adapter& adapter,
+                        const std::function<void()>& check = {});
 
-// The program but for main(). Returns its exit code.
-int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
+// The program but for main(). Returns its exit code. check is called before each tensor that is written and may throw
+// data::Interrupted: what was being written is removed then, and data::exit_interrupted returned.
+int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err,
+               const std::function<void()>& check = {});
 
 }  // namespace slab::train

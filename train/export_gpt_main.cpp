@@ -2,9 +2,13 @@
 #include <iostream>
 
 #include "data/command_line.h"
+#include "data/stop_signals.h"
 #include "train/export.h"
 
 int main(int argc, char** argv) {
     slab::data::prepare_standard_streams();
-    return slab::train::run_export(argc, argv, std::cout, std::cerr);
+    const std::atomic<bool>& stop = slab::data::watch_stop_signals();
+    return slab::data::end_as_signalled(slab::train::run_export(argc, argv, std::cout, std::cerr, [&stop] {
+        if (stop) throw slab::data::Interrupted{};
+    }));
 }

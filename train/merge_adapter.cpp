@@ -244,7 +244,10 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
     for (size_t s = 0; s < shards.size(); ++s) {
         SafetensorsWriter writer;
         for (const OutTensor& t : shards[s]) {
-            writer.add(t.name, t.dtype, t.shape, [&](std::byte* dst) { source->make(t, dst); });
+            writer.add(t.name, t.dtype, t.shape, [&](std::byte* dst) {
+                if (settings.check) settings.check();
+                source->make(t, dst);
+            });
             report.bytes += t.bytes;
             report.tensors += 1;
             report.merged += t.adapter != nullptr;

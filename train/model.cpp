@@ -81,11 +81,12 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
         uploads_.push_back({PinnedBuffer(device, 3 * sizeof(int32_t) * B * T, "tokens of a micro-batch"),
                             std::make_unique<Event>(device)});
 
-    const auto fill = [this, &weights](int layer, std::byte* dst) {
+    const auto fill = [this, &weights, check = options.check](int layer, std::byte* dst) {
         const auto& specs = layout_.layer_specs[layer];
         for (const auto& spec : specs) {
             const int index = layout_.slab_index[layer][index_of(spec.role)];
-            weights.read(spec, reinterpret_cast<real*>(dst + layout_.slabs[layer].offset_bytes(index)), device_.pool());
+            weights.read(spec, reinterpret_cast<real*>(dst + layout_.slabs[layer].offset_bytes(index)), device_.pool(),
+                         check);
         }
     };
     std::vector<int> resident = layout_.resident_frozen;
@@ -102,8 +103,8 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
                                 .disturb = options.disturb},
         compute_, transfer_, device);
     manager_->attach();
-    load_outer(weights);
-    load_trained(weights);
+    load_outer(weights, options.check);
+    load_trained(weights, options.check);
     bind_adapters();
 }
 
@@ -118,7 +119,7 @@ Model::~Model() {
     }
 }
 
-void Model::load_outer(BaseWeights& weights) {
+void Model::load_outer(BaseWeights& weights, const std::function<void()>& check) {
     const ModelConfig& c = layout_.config;
     if (layout_.outer_slab.total_bytes() != 0) {
         // One copy at the start: not worth locking pages for.
@@ -126,7 +127,7 @@ void Model::load_outer(BaseWeights& weights) {
         for (const auto& spec : layout_.outer_specs)
             if (const int index = layout_.outer_slab_index[index_of(spec.role)]; index >= 0)
                 weights.read(spec, reinterpret_cast<real*>(staging.data() + layout_.outer_slab.offset_bytes(index)),
-                             device_.pool());
+                             device_.pool(), check);
         copy_async(outer_weights_.data(), staging.data(), staging.bytes(), CopyKind::host_to_device, compute_);
         compute_.synchronize();
     }
@@ -137,7 +138,7 @@ void Model::load_outer(BaseWeights& weights) {
     }
 }
 
-void Model::load_trained(BaseWeights& weights) {
+void Model::load_trained(BaseWeights& weights, const std::function<void()>& check) {
     const TrainedTable& table = layout_.trained;
     std::vector<float> packed;
     if (layout_.settings.lora) {
@@ -148,7 +149,7 @@ void Model::load_trained(BaseWeights& weights) {
         const auto read_all = [&](const std::vector<TensorSpec>& specs, const std::array<int, kRoles>& full_index) {
             for (const auto& spec : specs)  // the parts of one tensor follow each other in the table
                 if (const int first = full_index[index_of(spec.role)]; first >= 0)
-                    weights.read(spec, packed.data() + packed_offset[first], device_.pool());
+                    weights.read(spec, packed.data() + packed_offset[first], device_.pool(), check);
         };
         read_all(layout_.outer_specs, layout_.outer_full_index);
         for (int l = 0; l < layout_.config.L; ++l) read_all(layout_.layer_specs[l], layout_.full_index[l]);

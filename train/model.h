@@ -36,14 +36,15 @@ class Model {
   public:
     struct Options {
         bool trace = false;
-        std::function<void(size_t done_bytes, size_t total_bytes)> progress;  // of loading
+        std::function<void(size_t done_bytes, size_t total_bytes)> progress;  // of loading streamed layers
+        std::function<void()> check;  // before each piece of a tensor, on any thread; may throw to end the loading
         std::function<void(Stream&)> disturb;  // tests: delays injected into either stream
         uint64_t seed = 0;                     // adapters' start and dropout
     };
 
     // Allocates and loads everything: frozen layers into host slabs or onto the device, trained tensors from the base
     // (full) or at LoRA's start. `weights` is read here only: resident layers stay, and streamed ones have their
-    // slabs. Throws OutOfBudget, or std::runtime_error from the weights.
+    // slabs. Throws OutOfBudget, std::runtime_error from the weights, or what options.check throws.
     Model(Device& device, const ModelLayout& layout, BaseWeights& weights, const Options& options);
     ~Model();
 
@@ -79,8 +80,8 @@ class Model {
     int cached() const { return cached_; }  // tokens
 
   private:
-    void load_outer(BaseWeights& weights);
-    void load_trained(BaseWeights& weights);
+    void load_outer(BaseWeights& weights, const std::function<void()>& check);
+    void load_trained(BaseWeights& weights, const std::function<void()>& check);
     void bind_adapters();
     void upload(const MicroBatch& batch);
     void send_tokens(const MicroBatch& batch);

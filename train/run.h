@@ -14,6 +14,7 @@
 #include <ostream>
 
 #include "data/atomic_file.h"
+#include "data/stop_signals.h"
 #include "data/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/data_sets.h"
@@ -28,8 +29,6 @@ namespace slab::train {
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
-
-struct Interrupted {};  // thrown while loading, when there is nothing yet to save
 
 class Run {
   public:
@@ -48,7 +47,12 @@ class Run {
     void prepare_sample(ModelSettings& settings);
     void note_settings() const;
     bool plan_fits() const;
+    void check_stop() const {
+        if (interrupt_) throw data::Interrupted{};
+    }
     void load();
+    void load_into_directory();
+    void load_model();
     void restore();
     void adopt_checkpoint(const std::filesystem::path& from);
     void adopt_evaluations();

@@ -110,10 +110,7 @@ void Run::load() {
     check_host_memory(*layout_, available_host_bytes());
     check_address_space(*layout_, free_address_bytes(), device_->pool().size());
     data_ = open_data(
-        o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_,
-        [&] {
-            if (interrupt_) throw Interrupted{};
-        });
+        o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_, [&] { check_stop(); });
     if (data_.val) check_has_targets(*data_.val);
     steps_ = total_steps(o_, data_.train->rows());
     if (!o_.trace.empty() && trace_steps_.first > steps_)
@@ -123,12 +120,30 @@ void Run::load() {
     weights_ = o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(base_, config_);
     if (!layout_->settings.lora) config_json_ = config_json_for(base_, config_, DType::f32);
     companions_ = layout_->settings.lora ? tokenizer_files_of(base_) : companions_of(base_);
+    load_into_directory();
+}
+
+// A run that ends before it has anything to write leaves no empty directories.
+void Run::load_into_directory() {
     output_dir_ = o_.output_dir;
     std::error_code error;
-    fs::create_directories(output_dir_, error);
-    if (error || !fs::is_directory(output_dir_))
-        throw std::runtime_error("--output-dir " + output_dir_.string() +
-                                 ": cannot be made: " + (error ? error.message() : "a file is in the way"));
+    std::vector<fs::path> made;  // innermost first
+    for (fs::path p = fs::absolute(output_dir_); !fs::exists(p, error) && p.has_relative_path(); p = p.parent_path())
+        made.push_back(p);
+    try {
+        fs::create_directories(output_dir_, error);
+        if (error || !fs::is_directory(output_dir_))
+            throw std::runtime_error("--output-dir " + output_dir_.string() +
+                                     ": cannot be made: " + (error ? error.message() : "a file is in the way"));
+        load_model();
+    } catch (...) {
+        for (const fs::path& directory : made)
+            if (fs::is_directory(directory, error)) fs::remove(directory, error);  // only while it is empty
+        throw;
+    }
+}
+
+void Run::load_model() {
     lock_ = data::DirectoryLock(output_dir_);
     data::remove_stale_temporaries(output_dir_);
     if (o_.micro_batch_size > static_cast<int64_t>(data_.train->rows()))
@@ -139,9 +154,9 @@ void Run::load() {
     const Clock::time_point start = Clock::now();
     Model::Options options;
     options.seed = o_.seed;
+    options.check = [&] { check_stop(); };
     Clock::time_point told = start;
     options.progress = [&](size_t done, size_t total) {
-        if (interrupt_) throw Interrupted{};
         if (seconds_since(told) < 2 && done != total) return;
         if (done == total && seconds_since(start) < 2) return;
         told = Clock::now();
@@ -154,7 +169,8 @@ void Run::load() {
     if (weights_->inexact_elems() != 0)
         out_ << "note: " << count_text(weights_->inexact_elems()) << " weights are not exact in " << kPrecision
              << " and were rounded\n";
-    out_ << "loaded in " << format_text("%.1f", seconds_since(start)) << " s; " << model_->offload().report() << "\n";
+    out_ << "loaded in " << format_text("%.1f", seconds_since(start)) << " s; " << model_->offload().report() << "\n"
+         << std::flush;
     if (!layout_->streamed.empty()) out_ << "host memory: " << model_->slabs().report() << "\n";
     if (!layout_->streamed.empty()) link_gbps_ = model_->measure_link_gbps();
     loop_ = std::make_unique<StepLoop>(*model_);

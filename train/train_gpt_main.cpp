@@ -1,24 +1,15 @@
 // build/train_gpt: fine-tunes a GPT. All the work is in trainer.cpp; here are the command line, signals and exit codes.
-#include <atomic>
-#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <new>
 #include <string>
 
 #include "data/command_line.h"
+#include "data/stop_signals.h"
 #include "train/options.h"
 #include "train/trainer.h"
 
 namespace {
-
-// A signal handler can reach nothing but a global; the second signal kills the process as usual.
-std::atomic<bool> interrupted{false};
-
-void on_signal(int signal) {
-    interrupted = true;
-    std::signal(signal, SIG_DFL);
-}
 
 int failed(const std::string& why) {
     std::cout << std::flush;
@@ -34,9 +25,8 @@ int main(int argc, char** argv) {
     try {
         if (const auto code = slab::train::parse_train_options(options, argc, argv, std::cout, std::cerr))
             return slab::data::standard_output_arrived("train_gpt") ? *code : 1;
-        // What batch systems and closing terminals send ends a run as Ctrl-C does.
-        for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) std::signal(signal, on_signal);
-        const int code = slab::train::train(options, interrupted, std::cout);
+        // What batch systems and closing terminals send ends a run as Ctrl-C does, and with the same status.
+        const int code = slab::train::train(options, slab::data::watch_stop_signals(), std::cout);
         // A run that is done is done: its files are there, whoever stopped reading what it says.
         const bool arrived = slab::data::standard_output_arrived("train_gpt");
         return arrived || !options.plan ? code : 1;

@@ -25,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr int kBadStepsAllowed = 3;
-constexpr int kExitInterrupted = 130;  // as a shell says of a process that SIGINT ended
 
 // Data that can no longer be read ends the run as a log that cannot be written does: with its steps saved.
 MicroBatch batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows) {
@@ -374,9 +373,9 @@ int Run::run() {
     if (o_.plan) return plan_fits() ? 0 : 1;
     try {
         load();
-    } catch (const Interrupted&) {
+    } catch (const data::Interrupted&) {
         out_ << "interrupted while loading; nothing was written\n";
-        return kExitInterrupted;
+        return data::exit_interrupted;
     }
     restore();
     started_ = Clock::now();
@@ -401,7 +400,7 @@ int Run::run() {
         out_ << "interrupted after step " << state_.step << (saved ? "; checkpoint saved" : "")
              << (last_checkpoint(output_dir_) ? ", go on with --resume-from-checkpoint last\n" : "\n");
         log_.write({{"event", "interrupted"}, {"step", state_.step}});
-        return kExitInterrupted;
+        return data::exit_interrupted;
     }
     save(state_.step);
     sample("after");

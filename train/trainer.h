@@ -8,8 +8,9 @@
 
 namespace slab::train {
 
-// Runs train_gpt. Returns the exit code: 0 done, 130 stopped by `interrupt` after saving a checkpoint. Throws
-// std::runtime_error with a message for the user otherwise. `interrupt` is looked at between steps.
+// Runs train_gpt. Returns the exit code: 0 done, 130 stopped by `interrupt`, which leaves a checkpoint once all is
+// loaded and nothing before. Throws std::runtime_error with a message for the user otherwise. `interrupt` is looked at
+// between pieces of what is loaded, between micro-batches and between tokens of a sample.
 int train(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out);
 
 }  // namespace slab::train

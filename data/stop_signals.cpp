@@ -1,0 +1,35 @@
+// A handler that sets a flag and steps back. See stop_signals.h.
+#include "data/stop_signals.h"
+
+#include <csignal>
+
+namespace slab::data {
+
+namespace {
+
+// A signal handler can reach nothing but globals.
+std::atomic<bool> stop{false};
+volatile std::sig_atomic_t stop_signal = 0;
+
+void on_signal(int signal) {
+    stop_signal = signal;
+    stop = true;
+    std::signal(signal, SIG_DFL);
+}
+
+}  // namespace
+
+const std::atomic<bool>& watch_stop_signals() {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU})
+        if (std::signal(signal, on_signal) == SIG_IGN && signal == SIGHUP) std::signal(signal, SIG_IGN);
+    return stop;
+}
+
+int end_as_signalled(int code) {
+    if (code != exit_interrupted || stop_signal == 0) return code;
+    std::signal(stop_signal, SIG_DFL);
+    std::raise(stop_signal);
+    return code;
+}
+
+}  // namespace slab::data

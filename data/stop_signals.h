@@ -1,0 +1,23 @@
+// Signals that ask a program to stop: Ctrl-C, a batch system's SIGTERM, a terminal that closes, CPU time used up.
+//
+// The first one only sets a flag. Work looks at it where it can be left off and throws Interrupted; what it had begun
+// to write goes with its objects (atomic_file.h). A second one of the same kind ends the process as if nobody watched.
+#pragma once
+
+#include <atomic>
+
+namespace slab::data {
+
+constexpr int exit_interrupted = 130;  // as a shell says of a process that SIGINT ended
+
+struct Interrupted {};  // no std::exception: it is nobody's error, and what handles errors lets it pass
+
+// Watches SIGINT, SIGTERM, SIGHUP and SIGXCPU from now on; the flag lives as long as the process. A SIGHUP that is
+// ignored when the program starts (nohup) stays ignored.
+const std::atomic<bool>& watch_stop_signals();
+
+// To be called last: returns `code`, or, when that is exit_interrupted, ends the process by the signal that came. So
+// whoever started it sees 128 + the signal's number, and a script's Ctrl-C ends the script too.
+int end_as_signalled(int code);
+
+}  // namespace slab::data
