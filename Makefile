@@ -6,8 +6,10 @@
 PRECISION ?= bf16
 BLAS      ?= openblas
 BUILD     ?= build$(addprefix -,$(SAN))
-CUDA_HOME ?= /usr/local/cuda
-NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nvcc))
+# The CUDA toolkit: where CUDA_HOME says, or its compiler is (links followed), or it is usually put.
+FOUND_NVCC := $(firstword $(shell command -v nvcc) $(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc))
+NVCC      ?= $(FOUND_NVCC)
+CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(filter %/bin/nvcc,$(realpath $(NVCC)))),/usr/local/cuda)
 
 # The compute capabilities of the GPUs here, such as 90; empty without a usable GPU.
 GPU_ARCHS := $(shell nvidia-smi -L >/dev/null 2>&1 && \
@@ -123,10 +125,10 @@ $(BUILD)/obj/%.cu.o: %.cu $(BUILD)/flags
 
 # Tests compute little and are most of what is compiled: this halves the time. What they test keeps its own flags, and
 # UndefinedBehaviorSanitizer watches that, not the macros of doctest.
-$(BUILD)/obj/tests/%: CXXFLAGS += -O1 $(if $(filter address,$(SAN)),-fno-sanitize=undefined)
+$(BUILD)/obj/tests/%: CXXFLAGS += $(if $(filter address,$(SAN)),-O0 -fno-sanitize=undefined,-O1)
 # What checks every pointer adds a third to the time, and AddressSanitizer finds null ones too. Bytes of files and tensors are read
-# as other types in data/, offload/ and kernels/, which keep these checks.
-$(BUILD)/obj/train/% $(BUILD)/obj/dev/%: CXXFLAGS += $(if $(filter address,$(SAN)),-fno-sanitize=null$(comma)alignment$(comma)vptr$(comma)object-size)
+# as other types in data/, offload/ and kernels/, which keep these checks. They compute, too: what calls them need not be fast here.
+$(BUILD)/obj/train/% $(BUILD)/obj/dev/%: CXXFLAGS += $(if $(filter address,$(SAN)),-O0 -fno-sanitize=null$(comma)alignment$(comma)vptr$(comma)object-size)
 
 $(LIB): $(call object_of,$(LIB_SOURCES)) $(BUILD)/flags
 	@rm -f $@

@@ -9,8 +9,12 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "data/command_line.h"
 #include "kernels/matmul.h"
@@ -84,9 +88,9 @@ double step_flops(const ModelConfig& c, size_t B, size_t T, size_t r) {
     const double rows = static_cast<double>(B) * T;
     double flops = 0;
     for (const auto& p : products_of(c)) flops += 4 * rows * static_cast<double>(p.N) * p.K * p.times;
+    // Inputs and outputs of the seven: C once in each; q's and o's heads, k's and v's; I of gate, up and down.
     flops +=
-        6 * rows * r * c.L *
-        static_cast<double>(2 * c.C + 2 * attn_cols(c) + (qkv_cols(c) - attn_cols(c)) + 2 * c.C + 3 * c.I + 2 * c.C);
+        6 * rows * r * c.L * static_cast<double>(7 * c.C + 2 * attn_cols(c) + (qkv_cols(c) - attn_cols(c)) + 3 * c.I);
     flops += (2 + 5) * rows * T * static_cast<double>(attn_cols(c)) * c.L;
     return flops;
 }

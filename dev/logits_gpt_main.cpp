@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <iostream>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "data/command_line.h"
 #include "kernels/cross_entropy.h"

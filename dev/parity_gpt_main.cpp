@@ -14,6 +14,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "data/command_line.h"
 #include "data/json_file.h"

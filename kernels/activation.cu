@@ -2,6 +2,8 @@
 //
 // All are bound by memory: 16 bytes a thread and array, one pass. In-place calls are allowed: a thread reads the
 // elements that it overwrites first, and no others.
+#include <initializer_list>
+
 #include "kernels/activation.h"
 #include "kernels/cuda_common.cuh"
 

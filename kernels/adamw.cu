@@ -3,6 +3,8 @@
 // The norm is summed in double: a block per tile of 64 Ki elements (the tiles of adamw.cpp, whose scratch it shares),
 // then one block over the tiles, both as fixed trees. The decision to skip stays on the device, so that the host never
 // waits within a step.
+#include <stdexcept>
+
 #include "kernels/adamw.h"
 #include "kernels/cuda_common.cuh"
 

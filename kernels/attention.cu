@@ -1,6 +1,7 @@
 // Attention on the GPU: checks the arguments and hands them to the kernels of this build's number type.
 //
-// bf16: attention_forward.cuh, attention_backward.cuh. float32: attention_fp32.cuh. Both need no workspace.
+// bf16: attention_forward.cuh, attention_backward.cuh, on Hopper attention_hopper*.cuh. float32: attention_fp32.cuh.
+// None needs a workspace.
 #include <stdexcept>
 #include <string>
 

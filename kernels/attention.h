@@ -33,22 +33,21 @@ struct AttentionForward {
 
 template <class T>
 struct AttentionBackward {
-    T* dq;              // [B, T, NH, HD], row stride ld_dq, =
-    T* dk;              // [B, T, NKV, HD], row stride ld_dk, =
-    T* dv;              // [B, T, NKV, HD], row stride ld_dv, =
-    Acc<T>* delta;      // [B, NH, T] scratch
-    const T* dout;      // [B, T, NH, HD], dense
-    const T* out;       // [B, T, NH, HD], dense
-    const Acc<T>* lse;  // [B, NH, T]
-    const T* q;
-    const T* k;
-    const T* v;
-    const int32_t* doc_start;
+    T* dq;                     // [B, T, NH, HD], row stride ld_dq, =
+    T* dk;                     // [B, T, NKV, HD], row stride ld_dk, =
+    T* dv;                     // [B, T, NKV, HD], row stride ld_dv, =
+    Acc<T>* delta;             // [B, NH, T] scratch
+    const T* dout;             // [B, T, NH, HD], dense
+    const T* out;              // [B, T, NH, HD], dense
+    const Acc<T>* lse;         // [B, NH, T]
+    const T* q;                // [B, T, NH, HD], row stride ld_q
+    const T* k;                // [B, T, NKV, HD], row stride ld_k
+    const T* v;                // [B, T, NKV, HD], row stride ld_v
+    const int32_t* doc_start;  // [B, T] or null
     int B, T_len, NH, NKV, HD;
     size_t ld_dq, ld_dk, ld_dv, ld_q, ld_k, ld_v;
     float scale;
-    float*
-        workspace;  // attention_backward_workspace_bytes(...) of device memory; null when that is 0, or in references
+    float* workspace;  // [attention_backward_workspace_bytes(...) / 4]; null when that is 0, or in references
 };
 
 namespace ref {

@@ -3,8 +3,9 @@
 // Probabilities are computed again from q, k and the log-sum-exp. Two kernels, so that every sum has one owner and one
 // order, with neither atomics nor a workspace: in the first a block owns a tile of keys, visits all query heads of the
 // group and all query tiles, and keeps dk and dv in registers; in the second a block owns a tile of queries and keeps
-// dq. The price is computing scores and dp twice, 7 products in place of 5. The first works on transposed scores
-// (keys x queries): so p^T and ds^T come out of one product as the left operand of the next.
+// dq. The price is computing scores and dp twice, 7 products in place of 5 (heads beyond 128 run the first kernel
+// twice, for dv and for dk: 8). The first works on transposed scores (keys x queries): so p^T and ds^T come out of one
+// product as the left operand of the next.
 #pragma once
 
 #include "kernels/attention_forward.cuh"
@@ -18,7 +19,7 @@ __device__ __forceinline__ float widen(bf16 v) {
     return __uint_as_float(static_cast<uint32_t>(v.bits) << 16);
 }
 
-// delta[b, h, t] = sum over HD of dout * out. 16 lanes a row.
+// delta[b, h, t] of [B, NH, T] = sum over HD of dout * out, both [B, T, NH, HD]. 16 lanes a row.
 template <class T>
 __global__ void __launch_bounds__(256)
     delta_kernel(float* delta, const T* dout, const T* out, int B, int T_len, int NH, int HD, bool vectors) {
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) key_gradient_kernel(Attenti
     const int b = item.head / a.NKV, kv_head = item.head % a.NKV, heads_of_group = a.NH / a.NKV;
     const int n0 = item.rank * kBN;
     const size_t first_token = static_cast<size_t>(b) * a.T_len, kv_column = static_cast<size_t>(kv_head) * a.HD;
-    const Documents documents{a.doc_start ? a.doc_start + first_token : nullptr, a.T_len};
+    const Documents documents = Documents::of_row(a, b);
     const float scale_log2 = a.scale * kLog2E;
     const int warp_row = threadIdx.x / 32 * 16;
 
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     const int b = item.head / a.NH, h = item.head % a.NH, kv_head = h / (a.NH / a.NKV);
     const int m0 = (schedule.tiles - 1 - item.rank) * kBM;
     const size_t first_token = static_cast<size_t>(b) * a.T_len;
-    const Documents documents{a.doc_start ? a.doc_start + first_token : nullptr, a.T_len};
+    const Documents documents = Documents::of_row(a, b);
     const size_t q_column = static_cast<size_t>(h) * a.HD, kv_column = static_cast<size_t>(kv_head) * a.HD;
     const float scale_log2 = a.scale * kLog2E;
     const int warp_row = threadIdx.x / 32 * 16 * kRowTiles;

@@ -3,6 +3,7 @@
 // A block owns one query of one head. Its warps take the keys s = warp, warp + kWarps, ... with a running maximum, sum
 // and output each (online softmax), the lanes sharing out the head's elements; at the end the warps' results are joined
 // in ascending order. So the order of every sum depends on shapes alone.
+#include <cmath>
 #include <stdexcept>
 #include <string>
 

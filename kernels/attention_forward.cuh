@@ -6,6 +6,8 @@
 // next K behind the softmax and PV.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/attention.h"
 #include "kernels/attention_mma.cuh"
 #include "kernels/attention_work.cuh"
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) forward_kernel(AttentionFor
     const int b = item.head / a.NH, h = item.head % a.NH, kv_head = h / (a.NH / a.NKV);
     const int m0 = (schedule.tiles - 1 - item.rank) * kBM;
     const size_t first_token = static_cast<size_t>(b) * a.T_len;
-    const Documents documents{a.doc_start ? a.doc_start + first_token : nullptr, a.T_len};
+    const Documents documents = Documents::of_row(a, b);
     const bf16* q = a.q + first_token * a.ld_q + static_cast<size_t>(h) * a.HD;
     const bf16* k = a.k + first_token * a.ld_k + static_cast<size_t>(kv_head) * a.HD;
     const bf16* v = a.v + first_token * a.ld_v + static_cast<size_t>(kv_head) * a.HD;

@@ -7,6 +7,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 #include "kernels/attention.h"
 #include "kernels/attention_work.cuh"
 
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(256) plain_forward_kernel(AttentionForward<flo
     const int b = item.head / a.NH, h = item.head % a.NH, m0 = (schedule.tiles - 1 - item.rank) * Tile::kRows;
     const size_t first_token = static_cast<size_t>(b) * a.T_len;
     const size_t q_column = static_cast<size_t>(h) * a.HD, kv_column = static_cast<size_t>(h / (a.NH / a.NKV)) * a.HD;
-    const Documents documents{a.doc_start ? a.doc_start + first_token : nullptr, a.T_len};
+    const Documents documents = Documents::of_row(a, b);
     const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
 
     float o[kPer][Tile::kColumns] = {}, maximum[kPer], sum[kPer] = {};
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(256) plain_key_gradient_kernel(AttentionBackwa
     const Schedule::Item item = schedule.item(blockIdx.x);
     const int b = item.head / a.NKV, kv_head = item.head % a.NKV, n0 = item.rank * Tile::kRows;
     const size_t first_token = static_cast<size_t>(b) * a.T_len, kv_column = static_cast<size_t>(kv_head) * a.HD;
-    const Documents documents{a.doc_start ? a.doc_start + first_token : nullptr, a.T_len};
+    const Documents documents = Documents::of_row(a, b);
 
     float dk[Tile::kPer][Tile::kColumns] = {}, dv[Tile::kPer][Tile::kColumns] = {};
     load_plain<Tile>(k_tile, a.k + first_token * a.ld_k + kv_column, a.ld_k, n0, a.T_len, a.HD);
@@ -207,7 +209,7 @@ __global__ void __launch_bounds__(256) plain_query_gradient_kernel(AttentionBack
     const int b = item.head / a.NH, h = item.head % a.NH, m0 = (schedule.tiles - 1 - item.rank) * Tile::kRows;
     const size_t first_token = static_cast<size_t>(b) * a.T_len, out_ld = static_cast<size_t>(a.NH) * a.HD;
     const size_t q_column = static_cast<size_t>(h) * a.HD, kv_column = static_cast<size_t>(h / (a.NH / a.NKV)) * a.HD;
-    const Documents documents{a.doc_start ? a.doc_start + first_token : nullptr, a.T_len};
+    const Documents documents = Documents::of_row(a, b);
 
     float dq[Tile::kPer][Tile::kColumns] = {};
     load_plain<Tile>(q_tile, a.q + first_token * a.ld_q + q_column, a.ld_q, m0, a.T_len, a.HD);

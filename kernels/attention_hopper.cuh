@@ -6,6 +6,8 @@
 // as theirs: tiles differ. Built without sm_90a the kernels are empty and launched by nobody (kThreads).
 #pragma once
 
+#include <cmath>
+
 #include "kernels/attention_forward.cuh"
 #include "kernels/attention_hopper_ptx.cuh"
 
@@ -20,6 +22,10 @@ inline constexpr int kThreads = 384;  // a producer and two multiplying warpgrou
 #endif
 inline constexpr int kBlockThreads = 384;
 inline constexpr int kMaxSharedBytes = 227 * 1024;
+// Of 64 Ki registers a block, 128 threads that copy and 256 that multiply. With eight fewer the products of the key
+// kernel for HD 128 no longer fit beside each other and the compiler runs them one by one.
+inline constexpr int kCopyRegisters = 24, kMultiplyRegisters = 240;
+static_assert(128 * kCopyRegisters + 256 * kMultiplyRegisters <= 64 * 1024);
 
 // A tile of kRows tokens as the tensor engine's 128-byte swizzle and wgmma want it: slabs of 64 columns, each [kRows,
 // 64], whose 16-byte chunks are permuted by row. Starts at a multiple of 1024 bytes.
@@ -111,9 +117,34 @@ struct ForwardTile {
     static_assert(kSharedBytes <= hopper::kMaxSharedBytes);
 };
 
+// What a block that owns queries does: row b of the batch, head h, queries from m0 on, key tiles n_first to n_last.
+struct QueryWork {
+    int b, h, m0, n_first, n_last;
+    template <class Tile, class Args>
+    static __device__ QueryWork of(const Args& a, const Schedule& schedule, const Documents& documents,
+                                   const Schedule::Item& item) {
+        const int m0 = (schedule.tiles - 1 - item.rank) * Tile::kBM;
+        const int last_row = m0 + Tile::kBM - 1 < a.T_len ? m0 + Tile::kBM - 1 : a.T_len - 1;
+        return {item.head / a.NH, item.head % a.NH, m0, documents.of(m0) / Tile::kBN, last_row / Tile::kBN};
+    }
+};
+
 template <class Tile>
-__device__ void produce_forward(const ForwardArguments& p, typename Tile::Barriers* barriers, bf16* q_tile,
-                                bf16* k_tiles, bf16* v_tiles, int b, int h, int m0, int n_first, int n_last) {
+struct ForwardShared {
+    bf16 *q, *k, *v;  // Tile::Q; [kStages] of Tile::K each
+    typename Tile::Barriers* barriers;
+    __device__ explicit ForwardShared(unsigned char* shared) {
+        q = reinterpret_cast<bf16*>(align_1024(shared));
+        k = q + Tile::Q::kBytes / 2;
+        v = k + Tile::kStages * Tile::K::kBytes / 2;
+        barriers = reinterpret_cast<typename Tile::Barriers*>(v + Tile::kStages * Tile::K::kBytes / 2);
+    }
+};
+
+template <class Tile>
+__device__ void produce_forward(const ForwardArguments& p, const ForwardShared<Tile>& shared, const QueryWork& work) {
+    auto* barriers = shared.barriers;
+    const auto [b, h, m0, n_first, n_last] = work;
     const int kv_head = h / (p.a.NH / p.a.NKV);
     const auto fill = [&](bf16* tiles, const CUtensorMap* map, uint64_t* full, uint64_t* empty, int i) {
         const int stage = i % Tile::kStages;
@@ -123,20 +154,21 @@ __device__ void produce_forward(const ForwardArguments& p, typename Tile::Barrie
         barrier_arrive(full + stage);
     };
     barrier_expect(&barriers->q_full, Tile::Q::kBytes);
-    Tile::Q::copy(q_tile, &p.q, &barriers->q_full, h, m0, b);
+    Tile::Q::copy(shared.q, &p.q, &barriers->q_full, h, m0, b);
     barrier_arrive(&barriers->q_full);
     for (int i = 0; i <= n_last - n_first; i++) {
-        fill(k_tiles, &p.k, barriers->k_full, barriers->k_empty, i);
-        fill(v_tiles, &p.v, barriers->v_full, barriers->v_empty, i);
+        fill(shared.k, &p.k, barriers->k_full, barriers->k_empty, i);
+        fill(shared.v, &p.v, barriers->v_full, barriers->v_empty, i);
     }
 }
 
 template <class Tile>
-__device__ __forceinline__ void consume_forward(const ForwardArguments& p, typename Tile::Barriers* barriers,
-                                                bf16* q_tile, const bf16* k_tiles, const bf16* v_tiles, int b, int h,
-                                                int m0, int n_first, int n_last, const Documents& documents) {
+__device__ __forceinline__ void consume_forward(const ForwardArguments& p, const ForwardShared<Tile>& shared,
+                                                const QueryWork& work, const Documents& documents) {
     constexpr int kHD = Tile::kHD, kBN = Tile::kBN, kStages = Tile::kStages;
     using K = typename Tile::K;
+    const auto [b, h, m0, n_first, n_last] = work;
+    auto* barriers = shared.barriers;
     const AttentionForward<bf16>& a = p.a;
     const int group_row = (static_cast<int>(threadIdx.x) / 128 - 1) * 64;
     const int warp_row = group_row + threadIdx.x % 128 / 32 * 16;
@@ -148,11 +180,11 @@ __device__ __forceinline__ void consume_forward(const ForwardArguments& p, typen
     float maximum[1][2] = {{-INFINITY, -INFINITY}}, sum[1][2] = {}, decay[1][2];
     const auto scores = [&](int i) {
         barrier_wait(barriers->k_full + i % kStages, i / kStages % 2);
-        start_scores<typename Tile::Q, K>(s, q_tile, group_row, k_tiles + i % kStages * (K::kBytes / 2));
+        start_scores<typename Tile::Q, K>(s, shared.q, group_row, shared.k + i % kStages * (K::kBytes / 2));
     };
     const auto product = [&](int i) {
         barrier_wait(barriers->v_full + i % kStages, i / kStages % 2);
-        start_product<K>(o, probabilities, v_tiles + i % kStages * (K::kBytes / 2));
+        start_product<K>(o, probabilities, shared.v + i % kStages * (K::kBytes / 2));
     };
     const auto softmax = [&](int i) {
         const int key0 = (n_last - i) * kBN;
@@ -190,7 +222,7 @@ __device__ __forceinline__ void consume_forward(const ForwardArguments& p, typen
     finish_rows(a, b * a.NH + h, m0 + warp_row, maximum, sum, inverse);
     warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its queries: their place takes the output
     bf16* out = a.out + (static_cast<size_t>(b) * a.T_len * a.NH + h) * static_cast<size_t>(kHD);
-    store_rows<typename Tile::Q>(out, static_cast<size_t>(a.NH) * kHD, q_tile, warp_row, m0 + warp_row, a.T_len, kHD,
+    store_rows<typename Tile::Q>(out, static_cast<size_t>(a.NH) * kHD, shared.q, warp_row, m0 + warp_row, a.T_len, kHD,
                                  true, o, inverse);
 }
 
@@ -198,17 +230,14 @@ template <class Tile>
 __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_constant__ ForwardArguments p) {
 #if SLAB_HOPPER_BODY
     extern __shared__ __align__(128) unsigned char shared[];
-    bf16* q_tile = reinterpret_cast<bf16*>(align_1024(shared));
-    bf16* k_tiles = q_tile + Tile::Q::kBytes / 2;
-    bf16* v_tiles = k_tiles + Tile::kStages * Tile::K::kBytes / 2;
-    auto* barriers = reinterpret_cast<typename Tile::Barriers*>(v_tiles + Tile::kStages * Tile::K::kBytes / 2);
+    const ForwardShared<Tile> parts(shared);
     if (threadIdx.x == 0) {
-        barrier_init(&barriers->q_full, 1);
+        barrier_init(&parts.barriers->q_full, 1);
         for (int i = 0; i < Tile::kStages; i++) {
-            barrier_init(barriers->k_full + i, 1);
-            barrier_init(barriers->v_full + i, 1);
-            barrier_init(barriers->k_empty + i, 8);
-            barrier_init(barriers->v_empty + i, 8);
+            barrier_init(parts.barriers->k_full + i, 1);
+            barrier_init(parts.barriers->v_full + i, 1);
+            barrier_init(parts.barriers->k_empty + i, 8);
+            barrier_init(parts.barriers->v_empty + i, 8);
         }
         barriers_ready();
     }
@@ -216,16 +245,14 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_const
 
     const AttentionForward<bf16>& a = p.a;
     const Schedule::Item item = p.schedule.item(blockIdx.x);
-    const int b = item.head / a.NH, h = item.head % a.NH, m0 = (p.schedule.tiles - 1 - item.rank) * Tile::kBM;
-    const Documents documents{a.doc_start ? a.doc_start + static_cast<size_t>(b) * a.T_len : nullptr, a.T_len};
-    const int last_row = m0 + Tile::kBM - 1 < a.T_len ? m0 + Tile::kBM - 1 : a.T_len - 1;
-    const int n_first = documents.of(m0) / Tile::kBN, n_last = last_row / Tile::kBN;
+    const Documents documents = Documents::of_row(a, item.head / a.NH);
+    const QueryWork work = QueryWork::of<Tile>(a, p.schedule, documents, item);
     if (threadIdx.x < 128) {
-        give_registers<40>();
-        if (threadIdx.x == 0) produce_forward<Tile>(p, barriers, q_tile, k_tiles, v_tiles, b, h, m0, n_first, n_last);
+        give_registers<kCopyRegisters>();
+        if (threadIdx.x == 0) produce_forward<Tile>(p, parts, work);
     } else {
-        take_registers<232>();
-        consume_forward<Tile>(p, barriers, q_tile, k_tiles, v_tiles, b, h, m0, n_first, n_last, documents);
+        take_registers<kMultiplyRegisters>();
+        consume_forward<Tile>(p, parts, work, documents);
     }
 #endif
 }

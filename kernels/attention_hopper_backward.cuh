@@ -41,8 +41,9 @@ struct QueryWalk {
 
 template <class Tile>
 struct KeyShared {
-    bf16 *k, *v, *stages;
-    float* stats;
+    bf16 *k, *v;   // Tile::Keys
+    bf16* stages;  // [kStages] of q and dout, Tile::Queries each
+    float* stats;  // [kStages, 2, kBM]: lse in units of log2, delta
     typename Tile::Barriers* barriers;
     __device__ explicit KeyShared(unsigned char* shared) {
         k = reinterpret_cast<bf16*>(align_1024(shared));
@@ -160,15 +161,15 @@ __global__ void __launch_bounds__(kThreads, 1) key_gradient_kernel(const __grid_
     const AttentionBackward<bf16>& a = p.a;
     const Schedule::Item item = p.schedule.item(blockIdx.x);
     const int b = item.head / a.NKV, kv_head = item.head % a.NKV, group = a.NH / a.NKV, n0 = item.rank * Tile::kBN;
-    const Documents documents{a.doc_start ? a.doc_start + static_cast<size_t>(b) * a.T_len : nullptr, a.T_len};
+    const Documents documents = Documents::of_row(a, b);
     const int last_key = n0 + Tile::kBN - 1 < a.T_len ? n0 + Tile::kBN - 1 : a.T_len - 1, first_tile = n0 / Tile::kBM;
     const int tiles = documents.query_tiles_seeing(last_key, Tile::kBM) - first_tile;
     const QueryWalk walk{kv_head * group, first_tile, tiles, tiles * group};
     if (threadIdx.x < 128) {
-        give_registers<40>();
+        give_registers<kCopyRegisters>();
         if (threadIdx.x < 32) produce_queries<Tile>(p, parts, b, kv_head, n0, walk);
     } else {
-        take_registers<232>();
+        take_registers<kMultiplyRegisters>();
         consume_queries<Tile>(p, parts, b, kv_head, n0, walk, documents);
     }
 #endif
@@ -190,7 +191,8 @@ struct QueryTile {
 
 template <class Tile>
 struct QueryShared {
-    bf16 *q, *dout, *stages;
+    bf16 *q, *dout;  // Tile::Queries
+    bf16* stages;    // [kStages] of k and v, Tile::Keys each
     typename Tile::Barriers* barriers;
     __device__ explicit QueryShared(unsigned char* shared) {
         q = reinterpret_cast<bf16*>(align_1024(shared));
@@ -203,8 +205,8 @@ struct QueryShared {
 };
 
 template <class Tile>
-__device__ void produce_keys(const BackwardArguments& p, const QueryShared<Tile>& shared, int b, int h, int m0,
-                             int n_first, int n_last) {
+__device__ void produce_keys(const BackwardArguments& p, const QueryShared<Tile>& shared, const QueryWork& work) {
+    const auto [b, h, m0, n_first, n_last] = work;
     auto* barriers = shared.barriers;
     const int kv_head = h / (p.a.NH / p.a.NKV);
     barrier_expect(&barriers->queries_full, 2 * Tile::Queries::kBytes);
@@ -223,11 +225,12 @@ __device__ void produce_keys(const BackwardArguments& p, const QueryShared<Tile>
 }
 
 template <class Tile>
-__device__ __forceinline__ void consume_keys(const BackwardArguments& p, const QueryShared<Tile>& shared, int b, int h,
-                                             int m0, int n_first, int n_last, const Documents& documents) {
+__device__ __forceinline__ void consume_keys(const BackwardArguments& p, const QueryShared<Tile>& shared,
+                                             const QueryWork& work, const Documents& documents) {
     constexpr int kHD = Tile::kHD, kBN = Tile::kBN;
     using Keys = typename Tile::Keys;
     const AttentionBackward<bf16>& a = p.a;
+    const auto [b, h, m0, n_first, n_last] = work;
     const int group_row = (static_cast<int>(threadIdx.x) / 128 - 1) * 64;
     const int warp_row = group_row + threadIdx.x % 128 / 32 * 16;
     const int last_document = documents.of(m0 + Tile::kBM - 1);
@@ -285,16 +288,14 @@ __global__ void __launch_bounds__(kThreads, 1) query_gradient_kernel(const __gri
 
     const AttentionBackward<bf16>& a = p.a;
     const Schedule::Item item = p.schedule.item(blockIdx.x);
-    const int b = item.head / a.NH, h = item.head % a.NH, m0 = (p.schedule.tiles - 1 - item.rank) * Tile::kBM;
-    const Documents documents{a.doc_start ? a.doc_start + static_cast<size_t>(b) * a.T_len : nullptr, a.T_len};
-    const int last_row = m0 + Tile::kBM - 1 < a.T_len ? m0 + Tile::kBM - 1 : a.T_len - 1;
-    const int n_first = documents.of(m0) / Tile::kBN, n_last = last_row / Tile::kBN;
+    const Documents documents = Documents::of_row(a, item.head / a.NH);
+    const QueryWork work = QueryWork::of<Tile>(a, p.schedule, documents, item);
     if (threadIdx.x < 128) {
-        give_registers<40>();
-        if (threadIdx.x == 0) produce_keys<Tile>(p, parts, b, h, m0, n_first, n_last);
+        give_registers<kCopyRegisters>();
+        if (threadIdx.x == 0) produce_keys<Tile>(p, parts, work);
     } else {
-        take_registers<232>();
-        consume_keys<Tile>(p, parts, b, h, m0, n_first, n_last, documents);
+        take_registers<kMultiplyRegisters>();
+        consume_keys<Tile>(p, parts, work, documents);
     }
 #endif
 }

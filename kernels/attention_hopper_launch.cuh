@@ -10,12 +10,13 @@
 
 namespace slab::attn::hopper {
 
-// A kernel built for another architecture is an empty one for 32 threads.
+// Whether this card's code of the kernel is more than the empty one for 32 threads that other architectures get.
 template <class Kernel>
-bool built(Kernel kernel) {
+cudaError_t look_for(Kernel kernel, bool* built) {
     cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess &&
-           attributes.maxThreadsPerBlock >= kBlockThreads;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+    *built = error == cudaSuccess && attributes.maxThreadsPerBlock >= kBlockThreads;
+    return error;  // not a reason to take other kernels, and with them other bits
 }
 
 // Describes [B, T, heads, HD] with rows ld elements apart, to be copied in boxes of box_rows tokens x 64 columns.
@@ -24,9 +25,13 @@ inline cudaError_t describe(CUtensorMap* map, const bf16* data, size_t ld, int h
     static const auto encode = [] {
         void* function = nullptr;
         cudaDriverEntryPointQueryResult found;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess)
-            function = nullptr;
+        constexpr const char* kName = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+        const cudaError_t error = cudaGetDriverEntryPointByVersion(kName, &function, 12000, cudaEnableDefault, &found);
+#else
+        const cudaError_t error = cudaGetDriverEntryPoint(kName, &function, cudaEnableDefault, &found);
+#endif
+        if (error != cudaSuccess) function = nullptr;
         return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
     }();
     if (!encode) return cudaErrorNotSupported;

@@ -1,8 +1,8 @@
 // Picks tile sizes for a head size and launches the attention kernels on a CUDA stream.
 //
-// Tile sizes depend on the head size and the card alone (DESIGN.md, Determinism). Head sizes in between are padded with
-// zeros in shared memory to the next of 32, 64, 96, 128, 256. SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to
-// the kernels that every card has, for tests.
+// Tile sizes depend on the head size, the card and whether addresses and strides allow copies of 16 bytes, never on
+// timing (DESIGN.md, Determinism). Head sizes in between are padded with zeros in shared memory to the next of 32, 64,
+// 96, 128, 256. SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to the kernels that every card has, for tests.
 #pragma once
 
 #include <cstdlib>
@@ -141,9 +141,12 @@ template <class Set>
 cudaError_t forward_with(const AttentionForward<bf16>& a, cudaStream_t stream) {
     if constexpr (Set::kHopper) {
         using Tile = typename Set::HopperForwardTile;
-        if (a.HD == Tile::kHD && forward_vectors(a) && !generic_kernels_forced() &&
-            hopper::built(hopper::forward_kernel<Tile>))
-            return hopper::launch_forward<Tile>(a, query_schedule(a, Tile::kBM, true), stream);
+        if (a.HD == Tile::kHD && forward_vectors(a) && !generic_kernels_forced()) {
+            bool built = false;
+            const cudaError_t error = hopper::look_for(hopper::forward_kernel<Tile>, &built);
+            if (error != cudaSuccess) return error;
+            if (built) return hopper::launch_forward<Tile>(a, query_schedule(a, Tile::kBM, true), stream);
+        }
     }
     return launch_forward<typename Set::ForwardTile>(a, stream);
 }
@@ -153,13 +156,16 @@ cudaError_t backward_with(const AttentionBackward<bf16>& a, cudaStream_t stream)
     if constexpr (Set::kHopper) {
         using Key = typename Set::HopperKeyTile;
         using Query = typename Set::HopperQueryTile;
-        if (a.HD == Key::kHD && backward_vectors(a) && !generic_kernels_forced() &&
-            hopper::built(hopper::key_gradient_kernel<Key>)) {
-            const cudaError_t error = hopper::launch_backward<Key>(hopper::key_gradient_kernel<Key>, a,
-                                                                   key_schedule(a, Key::kBN, true), stream);
+        if (a.HD == Key::kHD && backward_vectors(a) && !generic_kernels_forced()) {
+            bool built = false;
+            cudaError_t error = hopper::look_for(hopper::key_gradient_kernel<Key>, &built);
+            if (error == cudaSuccess && built)
+                error = hopper::launch_backward<Key>(hopper::key_gradient_kernel<Key>, a,
+                                                     key_schedule(a, Key::kBN, true), stream);
             if (error != cudaSuccess) return error;
-            return hopper::launch_backward<Query>(hopper::query_gradient_kernel<Query>, a,
-                                                  query_schedule(a, Query::kBM, true), stream);
+            if (built)
+                return hopper::launch_backward<Query>(hopper::query_gradient_kernel<Query>, a,
+                                                      query_schedule(a, Query::kBM, true), stream);
         }
     }
     const cudaError_t error = launch_key_gradient<typename Set::KeyTile>(a, stream);

@@ -33,6 +33,11 @@ struct Documents {
     const int32_t* start;  // [T] of this row of the batch, or null
     int T_len;
 
+    // Of row b of the batch.
+    template <class Args>
+    static __device__ Documents of_row(const Args& a, int b) {
+        return {a.doc_start ? a.doc_start + static_cast<size_t>(b) * a.T_len : nullptr, a.T_len};
+    }
     __device__ int of(int t) const { return start ? start[t < T_len ? t : T_len - 1] : 0; }
 
     // The number of query tiles, from tile 0 on, whose first row still sees key `key` or an earlier one.

@@ -4,6 +4,7 @@
 // Rows of an odd vocabulary start anywhere: a row is cut into elements up to a 16-byte boundary, vectors, and what is
 // left. A target outside the vocabulary gives the loss NaN, which the optimizer refuses to follow: a kernel cannot
 // throw.
+#include <cmath>
 #include <type_traits>
 
 #include "kernels/cross_entropy.h"

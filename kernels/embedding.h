@@ -25,12 +25,12 @@ struct EmbeddingForward {
 // dwte[token] += dx, dwpe[position] += dx, summed in ascending row order
 template <class T>
 struct EmbeddingBackward {
-    Acc<T>* dwte;  // [V, C] +=, or null
-    Acc<T>* dwpe;  // [max_positions, C] +=, or null
-    const T* dx;   // [B, T, C]
-    const int32_t* tokens;
-    const int32_t* doc_start;
-    size_t rows;
+    Acc<T>* dwte;              // [V, C] +=, or null
+    Acc<T>* dwpe;              // [max_positions, C] +=, or null
+    const T* dx;               // [B, T, C]
+    const int32_t* tokens;     // [B, T]
+    const int32_t* doc_start;  // [B, T] or null
+    size_t rows;               // B * T
     int T_len, C, V;
 };
 

@@ -8,6 +8,8 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "kernels/cuda_common.cuh"
@@ -37,7 +39,7 @@ template <auto kDestroy>
 struct Destroy {
     template <class Handle>
     void operator()(Handle* handle) const {
-        kDestroy(handle);
+        CUBLAS_WARN(kDestroy(handle));
     }
 };
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy<cublasLtMatrixLayoutDestroy>>;
@@ -109,6 +111,9 @@ bool choose_algorithm(Plan& plan, const Product& p, cublasLtHandle_t blas) {
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
     const Preference preference(created);
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    // Where a sum is split, its parts are added in float32, not in D's type.
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_bytes(p.a));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_bytes(p.b));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_bytes(p.c));

@@ -3,6 +3,8 @@
 // A block owns a row (a warp, for a head) and keeps it in registers where it fits, so that memory is read once. Where
 // it does not, or where addresses forbid vectors, rows are read again from the cache. Weights' gradients, which only
 // full training wants, are column sums in a fixed order (cuda_common.cuh).
+#include <initializer_list>
+
 #include "kernels/cuda_common.cuh"
 #include "kernels/norm.h"
 

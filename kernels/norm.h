@@ -59,8 +59,8 @@ struct HeadNormBackward {
     T* dx;               // [rows, (NH + NKV) * HD], stride ld_dx, =; may be dy itself
     Acc<T>* dw_q;        // [HD] += or null
     Acc<T>* dw_k;        // [HD] += or null
-    const T* dy;         // stride ld_dy
-    const T* x;          // stride ld_x
+    const T* dy;         // [rows, (NH + NKV) * HD], stride ld_dy
+    const T* x;          // [rows, (NH + NKV) * HD], stride ld_x
     const T* w_q;        // [HD]
     const T* w_k;        // [HD]
     const Acc<T>* rstd;  // [rows, NH + NKV]

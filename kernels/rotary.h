@@ -26,7 +26,7 @@ std::vector<float> rotary_table(int positions, int HD, float theta, const Rotary
 template <class T>
 struct Rotary {
     T* x;                      // [rows, heads, HD] within rows of stride ld_x; rotated in place
-    const float* table;        // [T, HD / 2, 2]
+    const float* table;        // [positions, HD / 2, 2], first_position + T of them used
     const int32_t* doc_start;  // [rows] or null: positions count from the document's start
     size_t rows;               // B * T
     int T_len, heads, HD;

@@ -4,8 +4,10 @@
 // every host thread that touches a stream first makes its device current. Buffers are in runtime_cuda_memory.cu.
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -20,6 +22,11 @@ constexpr size_t kPairs = 4096;  // pending timed pairs before the profile is fo
 std::string error_text(cudaError_t error, const char* expression, const char* file, int line) {
     return std::string(expression) + " at " + file + ":" + std::to_string(line) + ": " + cudaGetErrorName(error) +
            ", " + cudaGetErrorString(error);
+}
+
+std::string error_text(cublasStatus_t status, const char* expression, const char* file, int line) {
+    return std::string(expression) + " at " + file + ":" + std::to_string(line) + ": " + cublasLtGetStatusName(status) +
+           ", " + cublasLtGetStatusString(status);
 }
 
 std::string version_text(int version) {
@@ -73,13 +80,18 @@ void throw_cuda_error(cudaError_t error, const char* expression, const char* fil
 }
 
 void throw_cublas_error(cublasStatus_t status, const char* expression, const char* file, int line) {
-    throw std::runtime_error(std::string(expression) + " at " + file + ":" + std::to_string(line) + ": " +
-                             cublasLtGetStatusName(status) + ", " + cublasLtGetStatusString(status));
+    (void)cudaGetLastError();
+    throw std::runtime_error(error_text(status, expression, file, line));
 }
 
 void warn_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
     (void)cudaGetLastError();
     std::fprintf(stderr, "warning: %s\n", error_text(error, expression, file, line).c_str());
+}
+
+void warn_cublas_error(cublasStatus_t status, const char* expression, const char* file, int line) {
+    (void)cudaGetLastError();
+    std::fprintf(stderr, "warning: %s\n", error_text(status, expression, file, line).c_str());
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -176,7 +188,7 @@ Stream::State::State(Device& on_device, std::string its_name, size_t workspace_b
     try {
         CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     } catch (...) {
-        if (blas != nullptr) cublasLtDestroy(blas);
+        if (blas != nullptr) CUBLAS_WARN(cublasLtDestroy(blas));
         throw;
     }
     const std::lock_guard lock(device.state().streams_mutex);
@@ -200,7 +212,7 @@ Stream::State::~State() {
         CUDA_WARN(cudaEventDestroy(pair.end));
     }
     matmul_plans.reset();
-    if (blas != nullptr) cublasLtDestroy(blas);
+    if (blas != nullptr) CUBLAS_WARN(cublasLtDestroy(blas));
     CUDA_WARN(cudaStreamDestroy(stream));
 }
 
@@ -395,14 +407,24 @@ void copy_async(void* dst, const void* src, size_t bytes, CopyKind kind, Stream&
     const OpScope scope(stream, "copy");
     Device::State& device = stream.device().state();
     cudaMemcpyKind cuda_kind = cudaMemcpyDeviceToDevice;
+    const void* host = nullptr;
     if (kind == CopyKind::host_to_device) {
         cuda_kind = cudaMemcpyHostToDevice;
+        host = src;
         device.host_to_device_bytes.fetch_add(bytes, std::memory_order_relaxed);
     } else if (kind == CopyKind::device_to_host) {
         cuda_kind = cudaMemcpyDeviceToHost;
+        host = dst;
         device.device_to_host_bytes.fetch_add(bytes, std::memory_order_relaxed);
     }
-    CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cuda_kind, native(stream)));
+    for (size_t at = 0; at < bytes;) {
+        const size_t left_bytes = bytes - at;
+        const size_t part_bytes =
+            host == nullptr ? left_bytes : device.copyable_bytes(static_cast<const std::byte*>(host) + at, left_bytes);
+        CUDA_CHECK(cudaMemcpyAsync(static_cast<std::byte*>(dst) + at, static_cast<const std::byte*>(src) + at,
+                                   part_bytes, cuda_kind, native(stream)));
+        at += part_bytes;
+    }
 }
 
 void fill_async(void* dst, int byte_value, size_t bytes, Stream& stream) {

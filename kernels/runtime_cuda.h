@@ -6,6 +6,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,6 +43,10 @@ struct Device::State {
     ThreadPool pool;
     std::unique_ptr<MemoryAccount> memory;  // made once it is known what is free
     PinnedAccount pinned;
+    // How many of `bytes` from `host` on one copy may take: it must not cross from one registration into the next.
+    size_t copyable_bytes(const void* host, size_t bytes);
+    std::mutex locked_mutex;
+    std::map<const std::byte*, size_t> locked_bytes;  // of each page-locked range, by its first byte
     std::atomic<uint64_t> host_to_device_bytes{0}, device_to_host_bytes{0};
     std::mutex streams_mutex;  // start-up and tests only
     std::vector<Stream::State*> streams;

@@ -1,9 +1,9 @@
 // Memory on CUDA: device buffers, page-locked host buffers, and what the driver itself takes of the GPU.
 //
 // Host memory is page-locked by registering pages that many threads have touched, in pieces of 1 GiB: cudaHostAlloc
-// touches them in one thread and one huge registration may never end. The context's size is asked of the driver's
-// management library (NVML, opened at run time, since a driver brings it but a toolkit need not): CUDA cannot tell it,
-// as it cannot answer before there is a context.
+// touches them in one thread and one huge registration may never end. Copies are cut where pieces meet. The context's
+// size is asked of the driver's management library (NVML, opened at run time, since a driver brings it but a toolkit
+// need not): CUDA cannot tell it, as it cannot answer before there is a context.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -11,6 +11,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -210,12 +212,30 @@ void lock_pages(Device& device, std::byte* data, size_t bytes, const std::string
             what, bytes, state.pinned.used_bytes() + at,
             "the system refused " + std::to_string(piece_bytes) + " more (" + cudaGetErrorName(error) + ")"));
     }
+    const std::lock_guard lock(state.locked_mutex);
+    state.locked_bytes[data] = bytes;
 }
 
 void unlock_pages(Device& device, std::byte* data, size_t bytes) {
-    CUDA_WARN(cudaSetDevice(device.state().index));
+    Device::State& state = device.state();
+    {
+        const std::lock_guard lock(state.locked_mutex);
+        state.locked_bytes.erase(data);
+    }
+    CUDA_WARN(cudaSetDevice(state.index));
     for (size_t at = 0; at < bytes; at += kRegistered_bytes) CUDA_WARN(cudaHostUnregister(data + at));
-    device.state().pinned.release(bytes);
+    state.pinned.release(bytes);
+}
+
+size_t Device::State::copyable_bytes(const void* host, size_t bytes) {
+    const auto* first = static_cast<const std::byte*>(host);
+    const std::lock_guard lock(locked_mutex);
+    auto range = locked_bytes.upper_bound(first);
+    if (range == locked_bytes.begin()) return bytes;
+    --range;
+    const auto offset_bytes = static_cast<size_t>(first - range->first);
+    if (offset_bytes >= range->second) return bytes;  // pageable
+    return std::min(bytes, kRegistered_bytes - offset_bytes % kRegistered_bytes);
 }
 
 PinnedBuffer::PinnedBuffer(Device& device, size_t bytes, const std::string& what) : bytes_(bytes) {

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 #include "kernels/real.h"

@@ -6,6 +6,7 @@
 // measures the kernels alone.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

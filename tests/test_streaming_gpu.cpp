@@ -6,7 +6,13 @@
 // comes from simulating the schedule, so the manager is also held to that.
 #if defined(SLABSTREAM_CUDA)
 
+#include <cstdint>
+#include <cstring>
 #include <deque>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <vector>
 
 #include "offload/stream_schedule.h"
 #include "tests/tiny_model.h"
@@ -254,6 +260,29 @@ TEST_SUITE("gpu") {
         check_same(subject, settings, want);
         check_same(subject, settings, want, Timing::random);
         check_same(subject, streamed(subject.settings, 1, 2, {}, Recompute::block), want, Timing::late_readers);
+    }
+
+    TEST_CASE("copies on the GPU: over several registrations of page-locked memory, both ways, from any place in it") {
+        Device device;
+        Stream transfer(device, "transfer");
+        const size_t bytes = (size_t{2} << 30) + 3 * 4096, skipped_bytes = (size_t{1} << 30) - 4096;
+        PinnedBuffer sent(device, bytes, "sent"), received(device, bytes, "received");
+        DeviceBuffer there(device, bytes, MemoryCategory::ring, "copy");
+        const size_t words = bytes / sizeof(uint64_t);
+        device.pool().parallel_ranges(words, size_t{1} << 20, [&](size_t begin, size_t end) {
+            for (size_t i = begin; i < end; ++i) sent.as<uint64_t>()[i] = i * 0x9e3779b97f4a7c15u;
+        });
+        for (const size_t first : {size_t{0}, skipped_bytes}) {
+            fill_async(there.data(), 0xFF, bytes, transfer);
+            std::memset(received.data(), 0, bytes);
+            const uint64_t before = device.traffic().host_to_device_bytes;
+            copy_async(there.data() + first, sent.data() + first, bytes - first, CopyKind::host_to_device, transfer);
+            CHECK(device.traffic().host_to_device_bytes - before == bytes - first);
+            copy_async(received.data() + first, there.data() + first, bytes - first, CopyKind::device_to_host,
+                       transfer);
+            transfer.synchronize();
+            CHECK(std::memcmp(received.data() + first, sent.data() + first, bytes - first) == 0);
+        }
     }
 
     TEST_CASE("streaming on the GPU: a head size that no kernel takes is refused when the layout is made") {

@@ -188,9 +188,9 @@ void lay_out_activations(ModelLayout& m) {
     m.activation_sets = m.settings.recompute == Recompute::block ? 1 : c.L - low + (low > 0 ? 1 : 0);
     m.embedding_recomputed = m.settings.recompute == Recompute::block && low == 0 && c.L >= 2;
     m.residual_buffers = std::min(low, 2) + c.L + 1 - low - (m.embedding_recomputed ? 1 : 0);
-    m.residual_buffer_bytes = rows * C * sizeof(real);
-
-    Carver acts, scratch, outer;
+    Carver residual, acts, scratch, outer;
+    (void)residual.take<real>(rows * C);  // each buffer aligned as the others: kernels are chosen by alignment
+    m.residual_buffer_bytes = residual.used_bytes();
     const Recompute recompute = m.settings.recompute;
     carve_block_activations(acts, c, B, T, m.adapter_extent, recompute);
     m.activation_set_bytes = acts.used_bytes();

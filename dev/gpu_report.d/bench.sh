@@ -174,7 +174,7 @@ report_loading() {
 }
 
 peft() {  # NAME, then flags
-    run "peft-$1" 150 python3 dev/compare_peft.py --layers 16 "${@:2}"
+    run "peft-$1" 230 python3 dev/compare_peft.py --layers 16 "${@:2}"
 }
 report_peft() {
     local name

@@ -1,14 +1,16 @@
-# The part `sanitizer` of gpu_report.sh: compute-sanitizer over short training runs with streaming. Sourced, not run.
+# The part `sanitizer` of gpu_report.sh: compute-sanitizer over short training runs with streaming and over the kernels'
+# own tests. Sourced, not run.
 #
-# Three programs, so that every kernel is seen: a fresh model whose head size takes Hopper's own attention, which also
-# samples, the same on the kernels that every card has, and a GPT-2 case (LayerNorm, GELU, biases). initcheck runs the
-# first in float32, where it has no other kernels: on Hopper the matrix library's larger bf16 products write through the
-# copy engine, which initcheck does not see, and every reader of theirs would be reported. racecheck takes
-# a minute or more a step, so it gets one step and no sample; told to look at our own kernels alone (--kernel-name) it breaks off.
+# Runs: a fresh model whose head size takes Hopper's own attention, which also samples, the same on the kernels that
+# every card has, a GPT-2 case (LayerNorm, GELU, biases) and Qwen3 trained in full. Tests: every kernel at odd sizes, and
+# attention of every head size. initcheck runs the first in float32, where it has no other kernels, and no tests: on
+# Hopper the matrix library's larger bf16 products write through the copy engine, which initcheck does not see, and every
+# reader of theirs would be reported. racecheck takes a minute or more a step, so it gets one step and no sample; told to
+# look at our own kernels alone (--kernel-name) it breaks off, so what it says of the matrix library's is told apart.
 programs_of() {  # TOOL
     case $1 in
         initcheck) echo llama gpt2 ;;
-        *) echo llama llama-generic gpt2 ;;
+        *) echo llama llama-generic gpt2 qwen3 kernels attention ;;
     esac
 }
 
@@ -23,25 +25,38 @@ sanitizer_program() {  # PROGRAM TOOL: the command of a program, as words in $co
         llama) command=("${train[@]}") ;;
         llama-generic) command=(env SLABSTREAM_GENERIC_KERNELS=1 "${train[@]}") ;;
         gpt2) command=("$bf16/parity_gpt" tests/fixtures/gpt2 --layer-offloading --num-slots 2) ;;
+        qwen3) command=("$bf16/parity_gpt" tests/fixtures/full_qwen3_freeze1 --layer-offloading --num-slots 2) ;;
+        kernels) command=("$bf16/tests" -ts=gpu "-sf=*test_kernels_gpu.cpp,*test_attention_cached_gpu.cpp") ;;
+        attention) command=("$bf16/tests" -ts=gpu "-sf=*test_attention_gpu.cpp") ;;
     esac
 }
 
 sanitize() {  # TOOL PROGRAM
-    local options=(--tool "$1" --error-exitcode 9 --print-limit 20 --target-processes all)
+    local options=(--tool "$1" --error-exitcode 9 --print-limit 100 --target-processes all)
     sanitizer_program "$2" "$1"
     run "$1-$2" 400 "$sanitizer" "${options[@]}" "${command[@]}"
 }
 
+# Lines of a report whose access is in a kernel of the matrix library, and in one of ours.
+races() {  # NAME library|own
+    grep -E '^=+ +(Error: Race reported between|and) .*(Read|Write) access' "$work/$1.out" |
+        grep -c"$([ "$2" = library ] || echo v)" ' at nvjet_'
+}
 report_sanitizer() {  # TOOL PROGRAM
-    local name=$1-$2 summary
+    local name=$1-$2 summary good=no
     if skipped "$name"; then
         verdict "$1, $2" skip "no time left"
         return
     fi
     summary=$(grep -E '(ERROR|RACECHECK) SUMMARY' "$work/$name.out" | sed 's/^=* *//' | tr '\n' ';' | sed 's/;$//')
-    check "$1, $2" "${summary:-no summary}, exit status $(status_of "$name")" \
-        eval "[ '$(status_of "$name")' = 0 ] && [ -n '$summary' ]"
-    if [ "$(status_of "$name")" != 0 ]; then
+    if [ -n "$summary" ] && [ "$(status_of "$name")" = 0 ]; then
+        good=yes
+    elif [ "$1" = racecheck ] && [ -n "$summary" ] && [ "$(status_of "$name")" = 9 ] &&
+        [ "$(races "$name" library)" -gt 0 ] && [ "$(races "$name" own)" = 0 ]; then
+        good=yes summary+=", all of them within kernels of the matrix library (nvjet)"
+    fi
+    check "$1, $2" "${summary:-no summary}, exit status $(status_of "$name")" [ "$good" = yes ]
+    if [ "$good" = no ]; then
         grep -E '^=========' "$work/$name.out" | head -n 14 | cut -c 1-200 > "$work/excerpt"
         [ -s "$work/excerpt" ] || tail -n 10 "$work/$name.out" > "$work/excerpt"
         code "$work/excerpt"
@@ -52,10 +67,11 @@ part_sanitizer() {
     sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
     say "llama: \`train_gpt --from-scratch --layer-offloading --num-slots 2 --lora-dropout 0.1 --max-steps 2\`," \
         "3 layers of hidden size 128 with heads of 64, T 160; generic: with \`SLABSTREAM_GENERIC_KERNELS=1\`; gpt2:" \
-        "\`parity_gpt tests/fixtures/gpt2 --layer-offloading --num-slots 2\`. In bf16, but llama under initcheck in" \
+        "\`parity_gpt tests/fixtures/gpt2 --layer-offloading --num-slots 2\`; qwen3: the same of" \
+        "\`full_qwen3_freeze1\`; kernels, attention: their tests of suite gpu. In bf16, but llama under initcheck in" \
         "float32, since on Hopper it does not see what large bf16 matrix products write, and one step under racecheck."
     say ""
-    build bf16 "$bf16" "$bf16/train_gpt" "$bf16/parity_gpt" "$bf16/tokenize" &
+    build bf16 "$bf16" "$bf16/train_gpt" "$bf16/parity_gpt" "$bf16/tokenize" "$bf16/tests" &
     build fp32 "$fp32" "$fp32/train_gpt" &
     wait
     check "the builds" "exit status $(status_of build-bf16), $(status_of build-fp32)" \
