@@ -173,6 +173,7 @@ void PreparedRecords::cut_record(bool continues) {
     const bool has_targets = std::find(is_target_.begin() + begin, is_target_.end(), 1) != is_target_.end();
     if (!has_targets) {
         (kept < length ? too_long_ : empty_)++;
+        cut_tokens_ += kept < length ? length : 0;
         tokens_.resize(begin);
         is_target_.resize(begin);
         return;
@@ -182,6 +183,7 @@ void PreparedRecords::cut_record(bool continues) {
         is_target_.pop_back();
     }
     cut_ += kept < length;
+    cut_tokens_ += length - kept;
     continued_ += kept > T;
     for (size_t at = begin + T; at < tokens_.size(); at += T) piece_begin_.push_back(at);
     piece_begin_.push_back(tokens_.size());
@@ -281,6 +283,13 @@ std::string PreparedRecords::summary() const {
     add(empty_, "left out: nothing to train on");
     add(too_long_, "left out: the first " + T + " tokens have nothing to train on");
     return text;
+}
+
+std::string PreparedRecords::cut_note() const {
+    if (cut_tokens_ == 0) return "";
+    return counted(cut_ + too_long_, "record") + " of " + count_text(read_) + " longer than --sequence-len " +
+           std::to_string(settings_.T) + (too_long_ != 0 ? ": cut or left out, " : ": cut, ") +
+           counted(cut_tokens_, "token") + " not used. Hint: a larger --sequence-len holds more of them";
 }
 
 }  // namespace slab::data

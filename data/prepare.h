@@ -77,6 +77,8 @@ class PreparedRecords {
 
     // "1,000 records (messages, ChatML); 12 cut to 2048 tokens; 3 left out: nothing to train on"
     std::string summary() const;
+    // What is lost by cutting, with what helps; "" when nothing is.
+    std::string cut_note() const;
     const PrepareSettings& settings() const { return settings_; }
 
   private:
@@ -99,7 +101,7 @@ class PreparedRecords {
     std::vector<uint8_t> is_target_;       // as many
     std::vector<size_t> piece_begin_{0};   // [pieces + 1], pieces of at most T tokens
     std::vector<size_t> record_begin_{0};  // [records + 1], indices of pieces
-    size_t read_ = 0, cut_ = 0, continued_ = 0, empty_ = 0, too_long_ = 0;
+    size_t read_ = 0, cut_ = 0, continued_ = 0, empty_ = 0, too_long_ = 0, cut_tokens_ = 0;
     bool kinds_[4] = {};  // that were seen
 };
 

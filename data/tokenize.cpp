@@ -337,8 +337,9 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
         in_validation = prepared.write(split, true, *val);
     }
     commit(train, val ? &*val : nullptr, check);
-    out << prepared.summary() << "\n"
-        << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "
+    out << prepared.summary() << "\n";
+    if (const std::string cut = prepared.cut_note(); !cut.empty()) out << "note: " << cut << "\n";
+    out << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "
         << format_of(train, outputs.train);
     if (val) {
         out << outputs.val.string() << ": " << in_validation.text(prepared.settings()) << ", "

@@ -128,7 +128,7 @@ refuses "resuming with --train-on-inputs" "train-on-inputs" \
     train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last --train-on-inputs
 sed -i 's/"39 + 2 = "/"39 + 1 = "/' "$work/mine.jsonl"
 require 0 train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last
-prints "resuming with the same data" "^resumed from"
+prints "resuming with the same data" "^nothing is left to do"
 
 # --- refused
 refuses "messages without a template" "chat.jsonl, line 1: .*--chat-template" train none --train-data "$work/chat.jsonl"

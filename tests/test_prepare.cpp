@@ -193,6 +193,12 @@ TEST_SUITE("cpu") {
         CHECK(has(summary,
                   "2 longer than 6 tokens, going on in further rows; 1 left out: nothing to train on; 1 left "
                   "out: the first 6 tokens have nothing to train on"));
+        CHECK(records.cut_note() ==
+              "2 records of 6 longer than --sequence-len 6: cut or left out, 11 tokens not used. Hint: a larger "
+              "--sequence-len holds more of them");
+        PreparedRecords whole(plain, {.T = 9, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        whole.add(completion_record("abc", "defgh"), "here");
+        CHECK(whole.cut_note() == "");
         PreparedRecords none(plain, {.T = 6, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
         none.add(completion_record("abcdef", "g"), "here");
         CHECK(none.records() == 0);

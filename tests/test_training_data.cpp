@@ -111,6 +111,88 @@ TEST_SUITE("cpu") {
         bench.run_well("upper", {{"--train-data", (bench.dir.path / "PC.JSONL").string()}});
     }
 
+    TEST_CASE("training: --plan looks at the data as the run would, before it shows the plan, and makes nothing") {
+        const Bench bench(with_bytes());
+        const auto plan = [&](const std::string& data, Flags flags) {
+            flags.insert({{"--plan", ""}, {"--train-data", (bench.dir.path / data).string()}});
+            const Program program = bench.run("a", flags);
+            CHECK_FALSE(fs::exists(bench.run_dir("a")));
+            return program;
+        };
+        std::string records;
+        for (int i = 0; i < 40; ++i) records += "{\"text\": \"" + std::to_string(i) + " bottles\"}\n";
+        put(bench.dir.path / "r.jsonl", records);
+        const Program good = plan(
+            "r.jsonl", {{"--sequence-len", "16"}, {"--val-set-size", "0.1"}, {"--preview", "2"}, {"--max-steps", "0"}});
+        CHECK(good.error == "");
+        CHECK(good.code == 0);
+        CHECK(has(good.out, "row 2: "));
+        CHECK_FALSE(has(good.out, "row 3: "));
+        const size_t data = good.out.find("data: 36 rows of 16 tokens to train on, 4 to evaluate on, 9 steps\n");
+        REQUIRE(data != std::string::npos);
+        CHECK(data < good.out.find("device memory"));
+
+        put(bench.dir.path / "broken.jsonl", records + "{\"text\": 7}\n");
+        data::write_token_file(bench.dir.path / "beyond.bin", std::vector<uint32_t>(100, 300));
+        write_tiny_tokens(bench.dir.path / "masked.bin", bench.base.config.V, 9 * 4 + 1, 2, 10);
+        put(bench.dir.path / "cut.bin", content(bench.dir.path / "train.bin").substr(0, 1100));
+        for (const auto& [name, flags, why] :
+             {std::tuple{"broken.jsonl", Flags{}, "line 41"},
+              {"beyond.bin", Flags{}, "vocabulary ends at 259"},
+              {"cut.bin", Flags{}, "cut.bin"},
+              {"train.bin", Flags{{"--sequence-len", "999"}}, "--sequence-len 999"},
+              {"train.bin", Flags{{"--val-data", (bench.dir.path / "masked.bin").string()}}, "has a target"},
+              {"train.bin", Flags{{"--trace", (bench.dir.path / "t.json").string()}, {"--trace-steps", "8:9"}},
+               "--trace-steps 8:9"}}) {
+            CAPTURE(name);
+            const Program bad = plan(name, flags);
+            CHECK(bad.code == 1);
+            CHECK(has(bad.error, why));
+            CHECK_FALSE(has(bad.out, "device memory"));
+        }
+        const std::string base = bench.base.files.path;
+        CHECK(has(run_train_gpt({"--base-model", base, "--plan", "--preview", "2"}).error, "--preview"));
+        CHECK(run_train_gpt({"--base-model", base, "--plan"}).code == 0);
+        std::ostringstream out;
+        const Program stopped = run_train_gpt(
+            bench.arguments("a", {{"--plan", ""}, {"--train-data", (bench.dir.path / "r.jsonl").string()}}),
+            std::atomic<bool>{true}, out);
+        CHECK(stopped.code == 130);
+        // What trains is named for what it is.
+        const std::string adapters = plan("train.bin", {}).out, full = plan("train.bin", {{"--adapter", "none"}}).out;
+        CHECK(has(adapters, "  adapters "));
+        CHECK_FALSE(has(adapters, "trained weights "));
+        CHECK(has(full, "  trained weights "));
+        CHECK_FALSE(has(full, "adapters"));
+    }
+
+    TEST_CASE("training: tokens are counted without what fills rows up") {
+        const Bench bench(with_bytes());
+        std::string records;
+        size_t tokens = 0;
+        for (size_t n = 2; n < 14; ++n) {
+            records += "{\"text\": \"" + std::string(n, 'x') + "\"}\n";
+            tokens += n + 1;  // with its end
+        }
+        put(bench.dir.path / "r.jsonl", records);
+        put(bench.dir.path / "t.txt", std::string(159, 'x'));
+        const Flags epoch = {{"--sequence-len", "16"},
+                             {"--micro-batch-size", "1"},
+                             {"--max-steps", "0"},
+                             {"--gradient-accumulation-steps", "1"}};
+        const auto counted = [&](const std::string& run, const std::string& data, Flags flags) {
+            flags.insert(epoch.begin(), epoch.end());
+            flags["--train-data"] = (bench.dir.path / data).string();
+            bench.run_well(run, flags);
+            size_t sum = 0;
+            for (const json& step : steps_of(bench.run_dir(run))) sum += step["tokens"].get<size_t>();
+            return sum;
+        };
+        CHECK(counted("rows", "r.jsonl", {}) == tokens);
+        CHECK(counted("packed", "r.jsonl", {{"--sample-packing", ""}}) == tokens);
+        CHECK(counted("text", "t.txt", {}) == 9 * 16);
+    }
+
     TEST_CASE("training: Ctrl-C while text or records are prepared ends the run, with nothing written") {
         const Bench bench(with_bytes());
         put(bench.dir.path / "t.txt", std::string(1000, 'x'));

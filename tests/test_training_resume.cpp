@@ -213,6 +213,71 @@ TEST_SUITE("cpu") {
         }
     }
 
+    TEST_CASE(
+        "training: a run that is over says so when it is taken up again, and its samples are called what they are") {
+        ModelConfig config = tiny_config("llama", 4);
+        config.V = 260;  // bytes
+        const Bench bench(config);
+        const Flags usual = {{"--max-steps", "4"},    {"--save-steps", "2"}, {"--eval-steps", "2"},
+                             {"--val-set-size", "3"}, {"--sample", "Once"},  {"--sample-tokens", "3"}};
+        const auto again = [&](const std::string& name, Flags flags = {}) {
+            flags.insert(usual.begin(), usual.end());
+            flags["--resume-from-checkpoint"] = "last";
+            const Program program = bench.run(name, flags);
+            CHECK(program.error == "");
+            CHECK(program.code == 0);
+            return program.out;
+        };
+        const auto files_of = [&](const std::string& name) {
+            std::map<std::string, std::pair<std::string, fs::file_time_type>> files;
+            for (const auto& entry : fs::recursive_directory_iterator(bench.run_dir(name)))
+                if (entry.is_regular_file())
+                    files[entry.path().string()] = {content(entry.path()), fs::last_write_time(entry.path())};
+            return files;
+        };
+        const auto check_over = [&](const std::string& name, const Flags& flags) {
+            const auto before = files_of(name);
+            const std::string out = again(name, flags);
+            CHECK(has(out, "nothing is left to do: the run in " + bench.run_dir(name).string() +
+                               " ended after step 4, its result is "));
+            for (const char* work : {"loaded in", "eval ", "sample ", "wrote "}) CHECK_FALSE(has(out, work));
+            CHECK((files_of(name) == before));
+        };
+        bench.run_well("a", usual);
+        check_over("a", {});
+        check_over("a", {{"--layer-offloading", ""}});
+        // Another prompt is no repetition, and what answers it is the trained model.
+        std::string out = again("a", {{"--sample", "Twice"}});
+        CHECK(has(out, "sample at step 4: Twice|"));
+        CHECK_FALSE(has(out, "sample before"));
+        CHECK_FALSE(has(out, "sample after"));
+        check_over("a", {{"--sample", "Twice"}});
+        // A result that is gone comes back, and so does one that a kill before the end had kept from being written.
+        const std::string adapter = bench.adapter("a"), log = content(bench.run_dir("a") / "log.jsonl");
+        fs::remove(bench.run_dir("a") / "adapter_model.safetensors");
+        again("a");
+        CHECK(bench.adapter("a") == adapter);
+        put(bench.run_dir("a") / "log.jsonl", log.substr(0, log.find("{\"best_metric\"")));
+        CHECK_FALSE(has(again("a"), "nothing is left to do"));
+
+        InterruptAfter screen("step 1/4");
+        std::ostream to_screen(&screen);
+        REQUIRE(run_train_gpt(bench.arguments("b", usual), screen.flag, to_screen).code == 130);
+        CHECK(has(screen.str(), "sample before: Once|"));
+        out = again("b");
+        CHECK(has(out, "sample at step 2: Once|"));
+        CHECK_FALSE(has(out, "sample before"));
+        CHECK(has(out, "sample after: Once|"));
+        CHECK(has(content(bench.run_dir("b") / "log.jsonl"), "\"when\":\"at step 2\""));
+        check_over("b", {});
+
+        bench.run_well("c", {{"--adapter", "none"}, {"--max-steps", "2"}});
+        const Program over =
+            bench.run("c", {{"--adapter", "none"}, {"--max-steps", "2"}, {"--resume-from-checkpoint", "last"}});
+        CHECK(has(over.out, "nothing is left to do"));
+        CHECK(has(over.out, "model.safetensors"));
+    }
+
     TEST_CASE("training: going on with another base of the same shape is refused, and without knowing it is said") {
         const Bench bench;
         bench.run_well("a", {{"--max-steps", "2"}});

@@ -200,9 +200,11 @@ void save_state(const fs::path& directory, Model& model, TrainerState state) {
     data::write_file_atomically(directory / kStateFile, state_json(state).dump(2) + "\n");
 }
 
-TrainerState load_checkpoint(const fs::path& directory, Model& model, const TrainerState& run) {
+CheckpointContent read_checkpoint(const fs::path& directory, const ModelLayout& layout, const TrainerState& run) {
     require_checkpoint(directory);
-    TrainerState state = read_state(directory / kStateFile);
+    CheckpointContent content;
+    TrainerState& state = content.state;
+    state = read_state(directory / kStateFile);
     const std::string file = (directory / kStateFile).string();
     for (const auto& [flag, value] : run.identity) {
         const auto then = state.identity.find(flag);
@@ -229,15 +231,20 @@ TrainerState load_checkpoint(const fs::path& directory, Model& model, const Trai
         throw std::runtime_error(file + ": \"next_sample\" is " + std::to_string(state.next_sample) + "; wanted " +
                                  std::to_string(run.samples_per_step) + " samples (micro-batch x accumulation) for " +
                                  "each of \"global_step\" " + std::to_string(state.step) + " steps");
-    const TrainedTable& table = model.layout().trained;
-    const bool lora = model.layout().settings.lora.has_value();
-    const std::vector<float> weights = read_trained(directory / (lora ? kAdapterFile : kModelFile), table, "", !lora);
-    const std::vector<float> exp_avg = read_trained(directory / kOptimizerFile, table, "exp_avg.");
-    const std::vector<float> exp_avg_sq = read_trained(directory / kOptimizerFile, table, "exp_avg_sq.");
-    check_not_negative(directory / kOptimizerFile, table, exp_avg_sq);
-    model.trained().write_weights(weights, model.compute());
-    model.trained().write_moments(exp_avg, exp_avg_sq, state.applied_updates, model.compute());
-    return state;
+    const TrainedTable& table = layout.trained;
+    const bool lora = layout.settings.lora.has_value();
+    content.weights = read_trained(directory / (lora ? kAdapterFile : kModelFile), table, "", !lora);
+    content.exp_avg = read_trained(directory / kOptimizerFile, table, "exp_avg.");
+    content.exp_avg_sq = read_trained(directory / kOptimizerFile, table, "exp_avg_sq.");
+    check_not_negative(directory / kOptimizerFile, table, content.exp_avg_sq);
+    return content;
+}
+
+TrainerState load_checkpoint(const fs::path& directory, Model& model, const TrainerState& run) {
+    const CheckpointContent content = read_checkpoint(directory, model.layout(), run);
+    model.trained().write_weights(content.weights, model.compute());
+    model.trained().write_moments(content.exp_avg, content.exp_avg_sq, content.state.applied_updates, model.compute());
+    return content.state;
 }
 
 fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {

@@ -64,8 +64,16 @@ void save_checkpoint(const std::filesystem::path& directory, Model& model, const
 // trainer_state.json alone, of a checkpoint of this step that is there already.
 void save_state(const std::filesystem::path& directory, Model& model, TrainerState state);
 
+// A checkpoint in host memory, in the packed order of the layout's table of trained tensors.
+struct CheckpointContent {
+    TrainerState state;
+    std::vector<float> weights, exp_avg, exp_avg_sq;  // [parameter_count] each
+};
 // Throws std::runtime_error naming file and tensor; differences from `run`'s identity name the flag and both values,
 // another base is called so. Of `run` only these two and samples_per_step are looked at.
+CheckpointContent read_checkpoint(const std::filesystem::path& directory, const ModelLayout& layout,
+                                  const TrainerState& run);
+// The same, into the model.
 TrainerState load_checkpoint(const std::filesystem::path& directory, Model& model, const TrainerState& run);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);

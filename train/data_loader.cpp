@@ -52,7 +52,7 @@ uint64_t DataLoader::row_of(uint64_t sample) {
     return first_row_ + order_[place];
 }
 
-void DataLoader::append_row(MicroBatch& batch, uint64_t row) {
+size_t DataLoader::append_row(MicroBatch& batch, uint64_t row) {
     const size_t T = static_cast<size_t>(T_);
     row_tokens_.resize(T + 1);
     row_bits_.resize(T + 1);
@@ -66,14 +66,21 @@ void DataLoader::append_row(MicroBatch& batch, uint64_t row) {
         batch.targets.push_back(is_target ? static_cast<int32_t>(row_tokens_[t + 1]) : kIgnoreTarget);
         if (file_.has_mask()) batch.doc_start.push_back(doc_start);
     }
+    if (file_.row_tokens() == 0 || doc_start == 0) return 0;
+    // A last document of one token repeated, none a target.
+    for (int t = doc_start; t < T_; ++t)
+        if ((row_bits_[t] & data::mask_target) != 0 || row_tokens_[t] != row_tokens_[doc_start]) return 0;
+    return T - static_cast<size_t>(doc_start);
 }
 
-MicroBatch DataLoader::batch(uint64_t first_sample, int B) {
+MicroBatch DataLoader::batch(uint64_t first_sample, int B, size_t* filling) {
     MicroBatch batch;
     batch.B = B;
     batch.T = T_;
     batch.first_sample = first_sample;
-    for (int b = 0; b < B; ++b) append_row(batch, row_of(first_sample + static_cast<uint64_t>(b)));
+    size_t filled = 0;
+    for (int b = 0; b < B; ++b) filled += append_row(batch, row_of(first_sample + static_cast<uint64_t>(b)));
+    if (filling) *filling = filled;
     return batch;
 }
 

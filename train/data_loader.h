@@ -27,12 +27,13 @@ class DataLoader {
     size_t unused_tokens() const { return (file_.size() - 1) % static_cast<size_t>(T_); }
     const data::TokenFile& file() const { return file_; }
 
-    // B rows, the samples first_sample .. first_sample + B - 1.
-    MicroBatch batch(uint64_t first_sample, int B);
+    // B rows, the samples first_sample .. first_sample + B - 1. *filling, where asked for: how many of their tokens
+    // only fill rows up behind the last record.
+    MicroBatch batch(uint64_t first_sample, int B, size_t* filling = nullptr);
 
   private:
     uint64_t row_of(uint64_t sample);
-    void append_row(MicroBatch& batch, uint64_t row);
+    size_t append_row(MicroBatch& batch, uint64_t row);  // returns the row's filling
 
     data::TokenFile file_;
     int T_;

@@ -154,6 +154,7 @@ data::PreparedRecords Opener::records(const std::string& path) {
                                                 .chat_template = o_.chat_template});
     records.add_file(path, threads(), ProgressLines(path, out_, check_));
     out_ << path << ": " << records.summary() << "\n";
+    if (const std::string cut = records.cut_note(); !cut.empty()) out_ << "note: " << cut << "\n";
     if (records.records() == 0)
         throw std::runtime_error(path + ": holds nothing to train on: " + records.summary() +
                                  ". Hint: --preview shows rows, a larger --sequence-len holds longer records");

@@ -35,6 +35,11 @@ std::string flags_between(const ModelSettings& now, const ModelSettings& wanted)
     return flags;
 }
 
+// The account calls what trains "adapters", as it mostly is.
+const char* label_of(MemoryCategory category, const ModelLayout& layout) {
+    return category == MemoryCategory::adapters && !layout.settings.lora ? "trained weights" : name_of(category);
+}
+
 // Changes of flags, one at a time and then together, that bring the plan under the budget.
 std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes) {
     struct Change {
@@ -86,12 +91,12 @@ std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budg
 
 std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes) {
     std::string text = "device memory\n";
-    const auto line = [&](const std::string& category, const std::string& what, size_t bytes) {
-        text += format_text("  %-17s %-40s %12s\n", category.c_str(), what.c_str(), memory_text(bytes).c_str());
+    const auto line = [&](const std::string& label, const std::string& what, size_t bytes) {
+        text += format_text("  %-17s %-40s %12s\n", label.c_str(), what.c_str(), memory_text(bytes).c_str());
     };
     size_t total = reserved_bytes;
     for (const auto& item : layout.device_items()) {
-        line(name_of(item.category), item.what, item.bytes);
+        line(label_of(item.category, layout), item.what, item.bytes);
         total += item.bytes;
     }
     if (reserved_bytes != 0) line("driver", "driver and libraries", reserved_bytes);
@@ -113,8 +118,8 @@ void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budge
         std::max_element(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
     throw std::runtime_error("the plan needs " + memory_text(needed) + " of device memory and the budget is " +
                              memory_text(budget_bytes) + " (" + bytes_text(needed - budget_bytes) +
-                             " too much). Largest item: " + name_of(largest->category) + ", " + largest->what + ", " +
-                             memory_text(largest->bytes) + ". " + advice(layout, reserved_bytes, budget_bytes));
+                             " too much). Largest item: " + label_of(largest->category, layout) + ", " + largest->what +
+                             ", " + memory_text(largest->bytes) + ". " + advice(layout, reserved_bytes, budget_bytes));
 }
 
 void check_host_memory(const ModelLayout& layout, size_t available_bytes) {

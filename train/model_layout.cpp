@@ -274,7 +274,7 @@ std::vector<PlanItem> ModelLayout::device_items() const {
         {weights_resident, "rotary table", rotary_bytes},
         {ring, std::to_string(slots) + " slots for " + std::to_string(streamed.size()) + " streamed layers",
          times(static_cast<size_t>(slots), slot_bytes)},
-        {adapters, "trained weights", t.params},
+        {adapters, settings.lora ? "A and B" : "as layers read them", t.params},
         {adapters, "float32 masters", t.master},
         {adapters, "gradients", t.grads},
         {optimizer, "exp_avg, exp_avg_sq, norm", plus(times(2, t.moments), t.control)},

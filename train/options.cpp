@@ -173,7 +173,7 @@ void add_run_flags(CLI::App& app, TrainOptions& o) {
         app.add_option("--trace", o.trace, "write a Chrome trace of compute and transfer (opens in Perfetto)")
             ->group(group);
     app.add_option("--trace-steps", o.trace_steps, "FIRST:LAST step to trace")->needs(trace)->group(group);
-    app.add_flag("--plan", o.plan, "print the memory plan and stop, allocating nothing")
+    app.add_flag("--plan", o.plan, "look at the data, print the memory plan and stop, loading nothing")
         ->group(group)
         ->configurable(false);
     auto* const sample =
@@ -210,6 +210,8 @@ void check_options(const TrainOptions& o) {
         throw std::runtime_error("--base-model is missing: give a Hugging Face directory or a GGUF file");
     if (o.train_data.empty() && !o.plan)
         throw std::runtime_error("--train-data is missing: give records (chat.jsonl), text, or a token file");
+    if (o.train_data.empty() && (o.preview > 0 || !o.val_data.empty()))
+        throw std::runtime_error("--preview and --val-data are looked at with --train-data; --plan needs none of them");
     if (o.output_dir.empty() && !o.plan)
         throw std::runtime_error("--output-dir is missing: say where the adapter and checkpoints shall go");
     if (!o.adapter_in.empty() && o.adapter != "lora")

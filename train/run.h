@@ -44,6 +44,7 @@ class Run {
   private:
     void check_paths() const;
     void announce_plan();
+    void open_rows();
     void prepare_sample(ModelSettings& settings);
     void note_settings() const;
     bool plan_fits() const;
@@ -53,19 +54,25 @@ class Run {
     void load();
     void load_into_directory();
     void load_model();
+    std::optional<std::filesystem::path> checkpoint_to_resume() const;
+    void take_state(TrainerState state, const std::filesystem::path& from);
+    bool came_to_its_end();
     void restore();
     void adopt_checkpoint(const std::filesystem::path& from);
     void adopt_evaluations();
     void evaluate(int64_t step);
     bool consider_best(int64_t step);
     void prune();
-    void sample(const char* when);
+    void sample(const std::string& when);
     bool enqueue_step();
     void collect_one();
     void collect_all() {
         while (!in_flight_.empty()) collect_one();
     }
     [[noreturn]] void stop_at_bad_steps(int64_t step);
+    std::filesystem::path result_file() const {
+        return output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors");
+    }
     SaveContext save_context() { return {*layout_, *weights_, o_.base_model, config_json_, companions_, out_}; }
     void write_checkpoint(int64_t step);
     bool save(int64_t step);
@@ -80,6 +87,7 @@ class Run {
     struct InFlight {
         int64_t step;
         double learning_rate;
+        size_t filling;  // tokens that only fill rows up
         uint64_t slabs_in, bytes_in, slabs_out, bytes_out;
     };
 
@@ -104,6 +112,7 @@ class Run {
     TrainerState state_;
     std::deque<InFlight> in_flight_;
     int64_t steps_ = 0, first_step_ = 0;
+    bool nothing_left_ = false;  // the run that is resumed came to its end: nothing was loaded
     double link_gbps_ = 0, wait_ms_reported_ = 0;
     std::optional<Evaluation> last_eval_;
     bool evaluations_adopted_ = true;  // what the checkpoint resumed from knew of them still holds

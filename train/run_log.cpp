@@ -83,6 +83,24 @@ void check_log_file(const std::filesystem::path& file) {
                                  ": is no log of a run, and --log would overwrite it; name another file");
 }
 
+bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const std::string& prompt) {
+    bool ended = false, sampled = prompt.empty();
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) {
+        const json j = json::parse(line, nullptr, false);
+        if (!j.is_object()) continue;
+        const json event = j.value("event", json());
+        if (j.value("step", json()) == steps) {
+            ended = ended || event == "end";
+            if (j.contains("eval_loss")) evaluated = false;
+        }
+        const json when = j.value("when", json());
+        const bool of_the_end = when == "after" || when == "at step " + std::to_string(steps);
+        if (event == "sample" && of_the_end && j.value("prompt", json()) == prompt) sampled = true;
+    }
+    return ended && sampled && !evaluated;
+}
+
 RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step) : path_(file) {
     check_log_file(file);
     if (std::filesystem::exists(file))

@@ -15,7 +15,7 @@ struct StepReport {
     int64_t step = 0, total_steps = 0;
     double epoch = 0, loss = 0, learning_rate = 0, grad_norm = 0;
     bool skipped = false;
-    size_t targets = 0, tokens = 0;
+    size_t targets = 0, tokens = 0;  // tokens: of the data, without what fills rows up
     double seconds = 0, left_seconds = 0;
     size_t device_peak_bytes = 0, device_budget_bytes = 0;  // budget 0: none
     bool streaming = false;
@@ -39,6 +39,10 @@ struct SideFileError : std::runtime_error {
 // Throws std::runtime_error when there is a file that is no log, which begins with the line of a run's start; an empty
 // one may become a log.
 void check_log_file(const std::filesystem::path& file);
+
+// Whether the log at `file` tells that a run of so many steps came to its end, was evaluated there (asked only if
+// `evaluated`), and sampled `prompt` after it (only if it is not empty). False when there is no such log.
+bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const std::string& prompt);
 
 class RunLog {
   public:

@@ -81,6 +81,13 @@ void Run::announce_plan() {
              << "; training goes on resident\n";
     out_ << "trains " << count_text(layout_->trained.parameter_count()) << " parameters in "
          << layout_->trained.tensors().size() << " tensors on " << device_->name() << " (" << kPrecision << ")\n";
+    if (o_.plan && !o_.train_data.empty()) {
+        open_rows();
+        out_ << "data: " << data::counted(data_.train->rows(), "row") << " of "
+             << count_text(static_cast<uint64_t>(o_.sequence_len)) << " tokens to train on, "
+             << (data_.val ? count_text(data_.val->rows()) + " to evaluate on, " : "")
+             << data::counted(static_cast<size_t>(steps_), "step") << "\n";
+    }
     out_ << describe_plan(*layout_, account.reserved_bytes(), account.budget_bytes());
     if (!o_.from_scratch && data::is_gguf_file(base_))
         out_ << "base model\n  " << describe_gguf(data::GgufFile(base_), config_, sizeof(real)) << "\n";
@@ -104,11 +111,8 @@ bool Run::plan_fits() const {
     return account.budget_bytes() == 0 || account.reserved_bytes() + layout_->device_bytes() <= account.budget_bytes();
 }
 
-void Run::load() {
-    const MemoryAccount& account = device_->memory();
-    check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
-    check_host_memory(*layout_, available_host_bytes());
-    check_address_space(*layout_, free_address_bytes(), device_->pool().size());
+// The rows and the number of steps, with all that can be wrong about them.
+void Run::open_rows() {
     data_ = open_data(
         o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_, [&] { check_stop(); });
     if (data_.val) check_has_targets(*data_.val);
@@ -116,6 +120,14 @@ void Run::load() {
     if (!o_.trace.empty() && trace_steps_.first > steps_)
         throw std::runtime_error("--trace-steps " + o_.trace_steps + " begins after the run's last step, " +
                                  std::to_string(steps_) + "; name steps of the run");
+}
+
+void Run::load() {
+    const MemoryAccount& account = device_->memory();
+    check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
+    check_host_memory(*layout_, available_host_bytes());
+    check_address_space(*layout_, free_address_bytes(), device_->pool().size());
+    open_rows();
     // All that can be wrong with the base is found before the run directory is touched.
     weights_ = o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(base_, config_);
     if (!layout_->settings.lora) config_json_ = config_json_for(base_, config_, DType::f32);
@@ -143,6 +155,7 @@ void Run::load_into_directory() {
     }
 }
 
+// The directory is there. What is loaded goes into memory alone.
 void Run::load_model() {
     lock_ = data::DirectoryLock(output_dir_);
     data::remove_stale_temporaries(output_dir_);
@@ -150,6 +163,12 @@ void Run::load_model() {
         out_ << "note: a micro-batch of " << o_.micro_batch_size << " rows takes the " << data_.train->rows()
              << " rows of --train-data several times over\n";
     require_own_directory(o_, companions_);
+    state_.identity = identity_of(o_, *layout_, steps_, *data_.train);
+    state_.samples_per_step =
+        static_cast<uint64_t>(o_.micro_batch_size) * static_cast<uint64_t>(o_.gradient_accumulation_steps);
+    state_.base_fingerprint = weights_->fingerprint(config_);
+    nothing_left_ = came_to_its_end();
+    if (nothing_left_) return;
 
     const Clock::time_point start = Clock::now();
     Model::Options options;
@@ -203,30 +222,48 @@ void Run::adopt_evaluations() {
     if (!evaluations_adopted_) state_.best_eval = std::nullopt;
 }
 
+// None: the run begins at its beginning.
+std::optional<fs::path> Run::checkpoint_to_resume() const {
+    if (o_.resume_from_checkpoint.empty()) return std::nullopt;
+    return o_.resume_from_checkpoint == "last" ? last_checkpoint(output_dir_) : fs::path(o_.resume_from_checkpoint);
+}
+
+void Run::take_state(TrainerState state, const fs::path& from) {
+    if (state.base_fingerprint.empty())
+        out_ << "note: " << from.string()
+             << " does not say which base model it was made on (an earlier version wrote it); this run takes "
+                "--base-model to be it\n";
+    state.base_fingerprint = state_.base_fingerprint;
+    state_ = std::move(state);
+    if (state_.step > steps_)
+        throw std::runtime_error(from.string() + ": is of step " + std::to_string(state_.step) + ", and this run has " +
+                                 std::to_string(steps_));
+    adopt_checkpoint(from);
+}
+
+// Whether the run that is resumed here is over, with all that this command asks for: result, last evaluation, sample.
+// Its checkpoint is read and compared all the same.
+bool Run::came_to_its_end() {
+    const auto from = checkpoint_to_resume();
+    std::error_code error;
+    if (!from || !fs::equivalent(*from, checkpoint_path(output_dir_, steps_), error) ||
+        !fs::exists(result_file(), error) || !log_tells_end(log_path(o_), steps_, data_.val != nullptr, o_.sample))
+        return false;
+    const TrainerState wanted = state_;
+    take_state(read_checkpoint(*from, *layout_, state_).state, *from);
+    adopt_evaluations();
+    if (evaluations_adopted_) return true;
+    state_ = wanted;
+    saved_step_ = -1;
+    return false;
+}
+
 void Run::restore() {
-    state_.identity = identity_of(o_, *layout_, steps_, *data_.train);
-    state_.samples_per_step =
-        static_cast<uint64_t>(o_.micro_batch_size) * static_cast<uint64_t>(o_.gradient_accumulation_steps);
-    state_.base_fingerprint = weights_->fingerprint(config_);
-    if (!o_.resume_from_checkpoint.empty()) {
-        std::optional<fs::path> from =
-            o_.resume_from_checkpoint == "last" ? last_checkpoint(output_dir_) : fs::path(o_.resume_from_checkpoint);
-        if (from) {
-            const std::string fingerprint = state_.base_fingerprint;
-            state_ = load_checkpoint(*from, *model_, state_);
-            if (state_.step > steps_)
-                throw std::runtime_error(from->string() + ": is of step " + std::to_string(state_.step) +
-                                         ", and this run has " + std::to_string(steps_));
-            if (state_.base_fingerprint.empty())
-                out_ << "note: " << from->string()
-                     << " does not say which base model it was made on (an earlier version wrote it); this run takes "
-                        "--base-model to be it\n";
-            state_.base_fingerprint = fingerprint;
-            adopt_checkpoint(*from);
-            out_ << "resumed from " << from->string() << " after step " << state_.step << "\n";
-        } else {
-            out_ << "note: " << output_dir_.string() << " holds no checkpoint yet; the run starts at its beginning\n";
-        }
+    if (const auto from = checkpoint_to_resume()) {
+        take_state(load_checkpoint(*from, *model_, state_), *from);
+        out_ << "resumed from " << from->string() << " after step " << state_.step << "\n";
+    } else if (!o_.resume_from_checkpoint.empty()) {
+        out_ << "note: " << output_dir_.string() << " holds no checkpoint yet; the run starts at its beginning\n";
     }
     first_step_ = state_.step;
     adopt_evaluations();

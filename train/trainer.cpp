@@ -27,9 +27,9 @@ namespace {
 constexpr int kBadStepsAllowed = 3;
 
 // Data that can no longer be read ends the run as a log that cannot be written does: with its steps saved.
-MicroBatch batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows) {
+MicroBatch batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows, size_t* filling = nullptr) {
     try {
-        return data.batch(first_sample, static_cast<int>(rows));
+        return data.batch(first_sample, static_cast<int>(rows), filling);
     } catch (const std::runtime_error& error) {
         throw SideFileError(error.what());
     }
@@ -93,7 +93,7 @@ bool Run::consider_best(int64_t step) {
     return true;
 }
 
-void Run::sample(const char* when) {
+void Run::sample(const std::string& when) {
     if (o_.sample.empty()) return;
     const Clock::time_point start = Clock::now();
     const SampleSettings settings{.tokens = o_.sample_tokens,
@@ -171,15 +171,17 @@ bool Run::enqueue_step() {
                           .max_grad_norm = static_cast<float>(o_.max_grad_norm)};
     const offload::OffloadStats before = model_->offload().stats();
     const uint64_t traffic_before = device_->traffic().device_to_host_bytes;
+    std::vector<size_t> filling(micro_batches);  // each micro-batch is made twice
     const StepInTrace in_trace(model_->offload(), step + 1);
     const std::optional<size_t> read_back_bytes = loop_->enqueue(
-        micro_batches, [&](uint64_t i) { return batch_of(*data_.train, first_sample + i * B, B); }, settings,
-        [&] { return interrupt_.load(); });
+        micro_batches, [&](uint64_t i) { return batch_of(*data_.train, first_sample + i * B, B, &filling[i]); },
+        settings, [&] { return interrupt_.load(); });
     if (!read_back_bytes) return false;
     const offload::OffloadStats after = model_->offload().stats();
     const uint64_t sent_back_bytes = device_->traffic().device_to_host_bytes - traffic_before;
     in_flight_.push_back({.step = step,
                           .learning_rate = settings.adamw.learning_rate,
+                          .filling = std::accumulate(filling.begin(), filling.end(), size_t{0}),
                           .slabs_in = after.slabs_in - before.slabs_in,
                           .bytes_in = after.bytes_in - before.bytes_in,
                           .slabs_out = after.slabs_out - before.slabs_out,
@@ -203,7 +205,7 @@ void Run::collect_one() {
     r.skipped = result.skipped;
     r.learning_rate = flight.learning_rate;
     r.targets = result.targets;
-    r.tokens = result.tokens;
+    r.tokens = result.tokens - flight.filling;
     r.seconds = result.seconds;
     const double per_step = seconds_since(started_) / static_cast<double>(r.step - first_step_);
     r.left_seconds = per_step * static_cast<double>(steps_ - r.step);
@@ -337,9 +339,7 @@ void Run::finish() {
              << (measured.of_process ? " for this process\n" : " since the start, other processes included\n");
     }
     say_evaluations(summary);
-    out_ << "wrote "
-         << (output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors")).string()
-         << " after " << duration_text(seconds) << "\n";
+    out_ << "wrote " << result_file().string() << " after " << duration_text(seconds) << "\n";
     if (!layout_->settings.lora && data::is_gguf_file(base_))
         out_
             << "note: no tokenizer is beside it, since a GGUF base has none in files; copy tokenizer.json, "
@@ -369,13 +369,19 @@ void Run::train_steps() {
 }
 
 int Run::run() {
-    announce_plan();
-    if (o_.plan) return plan_fits() ? 0 : 1;
     try {
+        announce_plan();
+        if (o_.plan) return plan_fits() ? 0 : 1;
         load();
     } catch (const data::Interrupted&) {
         out_ << "interrupted while loading; nothing was written\n";
         return data::exit_interrupted;
+    }
+    if (nothing_left_) {
+        prune();  // a kill may have come between saving and this
+        out_ << "nothing is left to do: the run in " << output_dir_.string() << " ended after step " << steps_
+             << ", its result is " << result_file().string() << "\n";
+        return 0;
     }
     restore();
     started_ = Clock::now();
@@ -384,7 +390,7 @@ int Run::run() {
              << " make no whole row and are not used\n";
     evaluate(state_.step);
     if (saved_step_ == state_.step) save(state_.step);  // what an end between evaluation, save and pruning left undone
-    sample("before");
+    sample(first_step_ == 0 ? "before" : "at step " + std::to_string(first_step_));
     started_ = Clock::now();
     try {
         train_steps();
@@ -403,7 +409,7 @@ int Run::run() {
         return data::exit_interrupted;
     }
     save(state_.step);
-    sample("after");
+    if (first_step_ < steps_) sample("after");
     finish();
     return 0;
 }
