@@ -79,7 +79,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
 }
 
 void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::vector<TextPart>& parts) const {
-    size_t done = 0;  // what lies before is in `parts`
+    size_t done = 0;                              // behind the last part
+    size_t run_begin = text.size(), run_end = 0;  // the last white space that was gone through
     for (size_t at = 0; at < text.size() && !tokens_.empty();) {
         if (only_first_byte_ >= 0) {
             const void* found = std::memchr(text.data() + at, only_first_byte_, text.size() - at);
@@ -97,11 +98,17 @@ void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::v
         const size_t here = at;
         at += token->text.size();
         if (token->special && special_as_text) continue;
-        const size_t begin = token->lstrip ? before_blanks(text, here, done) : here;
-        const size_t end = token->rstrip ? after_blanks(text, at) : at;
-        at = end;
+        // A token may begin in the white space that one before took with it. It comes all the same, and what of that
+        // white space is behind it comes again, unless it would take white space too, of which then nothing is left. So
+        // the search goes on behind the token's own text, not behind `end`.
+        const size_t begin = !token->lstrip ? here : done < here ? before_blanks(text, here, done) : done;
+        if (token->rstrip && (at < run_begin || at > run_end)) {  // once for each run, however many tokens are in it
+            run_begin = at;
+            run_end = after_blanks(text, at);
+        }
+        const size_t end = token->rstrip ? run_end : at;
         if (done < begin) parts.push_back({text.substr(done, begin - done)});
-        parts.push_back({text.substr(begin, end - begin), token->id});
+        if (begin < end) parts.push_back({text.substr(begin, end - begin), token->id});
         done = end;
     }
     if (done < text.size()) parts.push_back({text.substr(done)});

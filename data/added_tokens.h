@@ -1,7 +1,8 @@
 // Tokens that text is searched for before BPE sees it: special tokens ("<|im_end|>") and other added ones.
 //
 // Meaning (Hugging Face's `tokenizers`): from left to right, at the first place where a token begins, the longest one
-// that does; white space beside it goes with it where the token says so (lstrip, rstrip).
+// that does; white space beside it goes with it where the token says so (lstrip, rstrip). Parts may overlap then: of
+// two tokens one may begin in the white space that the other took.
 #pragma once
 
 #include <array>

@@ -50,16 +50,18 @@ class WordCache {
 
 constexpr size_t parallel_piece_bytes = size_t{1} << 18;
 
+// Of spellings with the same normal form the first counts; in `tokenizers` it is now one, now another.
 std::vector<AddedToken> chosen(const std::vector<AddedToken>& tokens, bool normalized, bool nfc) {
     std::vector<AddedToken> out;
+    std::map<std::string, std::string_view> spelling_of;  // the one that counts, by normal form
     for (const AddedToken& token : tokens) {
         // Without a normalizer both kinds see the same text, but still one after the other.
         if (token.normalized != normalized) continue;
+        std::string normal_form;
+        if (!nfc || !normalized || to_nfc(token.text, normal_form)) normal_form = token.text;
+        if (spelling_of.emplace(normal_form, token.text).first->second != token.text) continue;
         out.push_back(token);
-        if (nfc && normalized) {
-            std::string normal_form;
-            if (!to_nfc(token.text, normal_form)) out.back().text = normal_form;
-        }
+        out.back().text = std::move(normal_form);
     }
     return out;
 }
