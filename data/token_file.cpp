@@ -74,6 +74,20 @@ Kind check_file(const fs::path& path, const std::byte* file, size_t file_bytes, 
     return *kind;
 }
 
+// Where the mask's header says what made the file, in words of 4 bytes.
+constexpr size_t origin_vocabulary = 4, origin_fingerprint = 5, origin_name = 8;
+constexpr size_t longest_name_bytes = 511;
+
+std::optional<TokenOrigin> origin_in(const std::byte* header) {
+    TokenOrigin origin;
+    std::memcpy(&origin.fingerprint, header + origin_fingerprint * sizeof(int32_t), sizeof origin.fingerprint);
+    if (origin.fingerprint == 0) return {};
+    origin.vocabulary_size = static_cast<uint32_t>(header_word(header, origin_vocabulary));
+    const char* const name = reinterpret_cast<const char*>(header + origin_name * sizeof(int32_t));
+    origin.name.assign(name, std::find(name, name + longest_name_bytes, '\0'));
+    return origin;
+}
+
 // Opens the file and reads its header, which it must be long enough for.
 std::shared_ptr<const InputFile> open_with_header(const fs::path& path,
                                                   std::array<std::byte, token_header_bytes>& header) {
@@ -191,6 +205,7 @@ void TokenFile::open_mask(const fs::path& mask_path) {
     if (row_tokens < 0)
         fail(mask_path, 12, "a row length of " + std::to_string(row_tokens), "0 (a stream) or more", hint);
     row_tokens_ = static_cast<size_t>(row_tokens);
+    origin_ = origin_in(header.data());
     scan_mask(mask_path, hint);
 }
 
@@ -255,12 +270,18 @@ bool TokenFile::starts_document(size_t i) const {
 namespace {
 
 // Goes in first, with a count of 0, and again at the end with the true one.
-void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count, size_t row_tokens = 0) {
+void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count, size_t row_tokens = 0,
+                  const std::optional<TokenOrigin>& origin = {}) {
     std::array<int32_t, token_header_int32s> header{};
     header[0] = magic;
     header[1] = version;
     header[2] = static_cast<int32_t>(count);
     header[3] = static_cast<int32_t>(row_tokens);
+    if (origin) {
+        header[origin_vocabulary] = static_cast<int32_t>(origin->vocabulary_size);
+        std::memcpy(&header[origin_fingerprint], &origin->fingerprint, sizeof origin->fingerprint);
+        std::memcpy(&header[origin_name], origin->name.data(), std::min(origin->name.size(), longest_name_bytes));
+    }
     if (file.size_bytes() == 0) {
         file.write(header.data(), token_header_bytes);
     } else {
@@ -308,8 +329,14 @@ void TokenFileWriter::append(uint32_t token, uint8_t mask_bits) {
     check_token(token_path_, size_, token_bytes_, token, mask_bits);
     append_token(token_buffer_, token, token_bytes_);
     if (mask_file_) mask_buffer_.push_back(mask_bits);
+    max_token_ = std::max(max_token_, token);
     ++size_;
     if (token_buffer_.size() >= buffer_bytes) flush();
+}
+
+void TokenFileWriter::set_origin(TokenOrigin origin) {
+    if (!mask_file_ || prepared_) throw std::logic_error("the origin stands in the mask, and goes in before prepare()");
+    origin_ = std::move(origin);
 }
 
 void TokenFileWriter::flush() {
@@ -326,7 +353,7 @@ void TokenFileWriter::prepare() {
                  narrow ? token_version_uint16 : token_version_uint32, size_);
     token_file_.prepare();
     if (mask_file_) {
-        write_header(*mask_file_, mask_magic, mask_version, size_, row_tokens_);
+        write_header(*mask_file_, mask_magic, mask_version, size_, row_tokens_, origin_);
         mask_file_->prepare();
     }
     prepared_ = true;

@@ -242,10 +242,24 @@ Outputs outputs_of(const Options& options) {
     return outputs;
 }
 
+// The tokenizer as its user knows it: the name of its directory or file.
+std::string short_name(const std::string& tokenizer) {
+    fs::path path = fs::path(tokenizer).lexically_normal();
+    if (path.filename() == "tokenizer.json" || !path.has_filename()) path = path.parent_path();
+    if (path.filename().empty() || path.filename() == "." || path.filename() == "..") path = fs::absolute(tokenizer);
+    return path.lexically_normal().filename().string();
+}
+
 // Both pairs reach the disk before the first is renamed. From then on the run is not stopped any more.
-void commit(TokenFileWriter& train, TokenFileWriter* val, const Check& check) {
-    train.prepare();
-    if (val) val->prepare();
+void commit(const Options& options, const Tokenizer& tokenizer, TokenFileWriter& train, TokenFileWriter* val,
+            const Check& check) {
+    for (TokenFileWriter* writer : {&train, val}) {
+        if (writer == nullptr) continue;
+        writer->set_origin({.name = short_name(options.tokenizer),
+                            .vocabulary_size = static_cast<uint32_t>(tokenizer.vocabulary_size()),
+                            .fingerprint = tokenizer.fingerprint(size_t{writer->max_token()} + 1)});
+        writer->prepare();
+    }
     check();
     train.commit();
     if (val) val->commit();
@@ -288,7 +302,7 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
                    "fraction, or --val-fraction 0 for none.");
         val.reset();
     }
-    commit(train.writer, val ? &val->writer : nullptr, check);
+    commit(options, tokenizer, train.writer, val ? &val->writer : nullptr, check);
     report(train, out);
     if (val) {
         report(*val, out);
@@ -336,7 +350,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
         val.emplace(outputs.val, largest, true, options.sequence_len);
         in_validation = prepared.write(split, true, *val);
     }
-    commit(train, val ? &*val : nullptr, check);
+    commit(options, tokenizer, train, val ? &*val : nullptr, check);
     out << prepared.summary() << "\n";
     if (const std::string cut = prepared.cut_note(); !cut.empty()) out << "note: " << cut << "\n";
     out << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "

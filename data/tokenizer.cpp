@@ -1,6 +1,8 @@
 // Which tokenizer a path means.
 #include "data/tokenizer.h"
 
+#include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <system_error>
 
@@ -14,6 +16,19 @@ namespace fs = std::filesystem;
 
 std::vector<uint32_t> Tokenizer::encode_parallel(std::string_view text, SpecialTokens special, size_t) const {
     return encode(text, special);
+}
+
+uint64_t Tokenizer::fingerprint(size_t ids) const {
+    uint64_t hash = 0xcbf29ce484222325u;
+    const auto add = [&](uint64_t word) { hash = std::rotl((hash ^ word) * 0xff51afd7ed558ccdu, 31); };
+    for (uint32_t id = 0; id < std::min(ids, vocabulary_size()); ++id) {
+        const std::string text = decode({{id}}, true);
+        if (text.empty()) continue;
+        add(id);
+        add(text.size());
+        for (const char c : text) add(static_cast<unsigned char>(c));
+    }
+    return hash == 0 ? 1 : hash;
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& from) {

@@ -130,6 +130,21 @@ sed -i 's/"39 + 2 = "/"39 + 1 = "/' "$work/mine.jsonl"
 require 0 train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last
 prints "resuming with the same data" "^nothing is left to do"
 
+# --- a token file knows its tokenizer
+cp -r "$base" "$work/other" && cp "$(dirname "$0")/tokenizers/gpt2/tokenizer"*.json "$work/other/"
+bytes_base=$base base=$work/other
+refuses "tokens of another tokenizer" 'sums/train.bin: was made with the tokenizer "bytes" \(260 tokens\), and the base.s is another' \
+    train none --train-data "$work/sums/train.bin"
+cp "$work/sums/train.bin" "$work/of_bytes.bin"
+{ head -c 16 "$work/sums/train.mask" && head -c 1008 /dev/zero && tail -c +1025 "$work/sums/train.mask"; } > "$work/of_bytes.mask"
+refuses "validation tokens of another tokenizer" "--tokenizer $work/other makes the file for this base" \
+    train none --train-data "$work/of_bytes.bin" --val-data "$work/sums/train.bin"
+require 0 train silent --train-data "$work/of_bytes.bin"
+base=$fixtures/llama_odd/base # without a tokenizer; its vocabulary ends before the byte tokenizer's
+refuses "tokens for a base without a tokenizer" "token 9 is 256" train none --train-data "$work/sums/train.bin"
+prints "tokens whose tokenizer cannot be compared" 'note: .*sums/train.bin: was made with the tokenizer "bytes" .*cannot be compared'
+base=$bytes_base
+
 # --- refused
 refuses "messages without a template" "chat.jsonl, line 1: .*--chat-template" train none --train-data "$work/chat.jsonl"
 refuses "a template that the vocabulary lacks" "no token <.im_start.>" \

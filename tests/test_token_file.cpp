@@ -245,6 +245,41 @@ TEST_SUITE("cpu") {
         CHECK_THROWS_AS(TokenFileWriter(path, 100, false, 3), std::logic_error);
     }
 
+    TEST_CASE("token file: the mask's header says which tokenizer made it, if it was told") {
+        FreshDirectory dir;
+        const fs::path path = dir.path / "t.bin", mask = dir.path / "t.mask";
+        write_token_file(path, std::vector<uint32_t>{1, 2}, std::vector<uint8_t>{2, 1});
+        CHECK_FALSE(TokenFile(path).origin());
+        const std::string plain = content(path), plain_mask = content(mask);
+        for (const std::string& name : {std::string("Sm\xc3\xb8l"), std::string(), std::string(600, 'n')}) {
+            {
+                TokenFileWriter writer(path, 100, true);
+                writer.append(1, 2);
+                writer.append(2, 1);
+                CHECK(writer.max_token() == 2);
+                writer.set_origin({.name = name, .vocabulary_size = 49152, .fingerprint = 0x8123456789abcdefu});
+                writer.commit();
+                CHECK_THROWS_AS(writer.set_origin({}), std::logic_error);
+            }
+            CHECK(content(path) == plain);
+            std::string bytes = content(mask);
+            const auto origin = TokenFile(path).origin();
+            REQUIRE(origin);
+            CHECK(origin->name == name.substr(0, 511));
+            CHECK(origin->vocabulary_size == 49152);
+            CHECK(origin->fingerprint == 0x8123456789abcdefu);
+            CHECK(bytes.substr(0, 16) == plain_mask.substr(0, 16));
+            CHECK(bytes.substr(16, 12) == std::string("\x00\xc0\0\0\xef\xcd\xab\x89\x67\x45\x23\x81", 12));
+            CHECK(bytes.substr(544) == plain_mask.substr(544));
+        }
+        std::string junk = plain_mask;
+        std::fill(junk.begin() + 16, junk.begin() + 1024, '\xff');
+        put(mask, junk);
+        CHECK(TokenFile(path).origin()->name == std::string(511, '\xff'));
+        TokenFileWriter without(path, 100, false);
+        CHECK_THROWS_AS(without.set_origin({}), std::logic_error);
+    }
+
     TEST_CASE("token file: from memory it is the file that would have been written") {
         FreshDirectory dir;
         const fs::path path = dir.path / "t.bin";

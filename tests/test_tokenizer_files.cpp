@@ -273,6 +273,15 @@ TEST_SUITE("cpu") {
                 CHECK(from_gguf->encode(text, SpecialTokens::parse) == from_json->encode(text, SpecialTokens::parse));
             }
             CHECK(from_gguf->vocabulary_size() == from_json->vocabulary_size() + 1);
+            const size_t all = from_json->vocabulary_size();
+            CHECK(from_gguf->fingerprint(all) == from_json->fingerprint(all));
+            CHECK(from_gguf->fingerprint(all + 1) ==
+                  from_json->fingerprint(all + 1));  // what is filled up says nothing
+            CHECK(from_json->fingerprint(all - 1) != from_json->fingerprint(all));
+            for (const auto& [other, unused] : pairs)
+                if (other != kind)
+                    CHECK(open_tokenizer(fs::path("tests/tokenizers") / other)->fingerprint(all) !=
+                          from_json->fingerprint(all));
             CHECK(from_gguf->eos() == from_gguf->id_of(kind == "llama3" ? "<|end_of_text|>" : "<|endoftext|>"));
             CHECK(from_gguf->adds_bos() == (kind == "llama3"));
             CHECK(from_gguf->chat_template() == "a template");

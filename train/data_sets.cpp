@@ -12,6 +12,7 @@
 #include "data/input_file.h"
 #include "data/parallel.h"
 #include "data/preview.h"
+#include "train/base_tokenizer.h"
 #include "train/text.h"
 
 namespace slab::train {
@@ -67,13 +68,18 @@ class Opener {
 
   private:
     const data::Tokenizer& tokenizer() {
-        if (!tokenizer_) {
-            tokenizer_ = open_tokenizer_();
-            out_ << "tokenizer: " << tokenizer_->description() << "\n";
-        }
+        if (!tokenizer_) tokenizer_ = open_tokenizer_();
         return *tokenizer_;
     }
-    uint32_t largest_token() { return static_cast<uint32_t>(std::max<size_t>(tokenizer().vocabulary_size(), 1) - 1); }
+    // The same for text that becomes tokens or the other way round, where it is worth a line.
+    const data::Tokenizer& named_tokenizer() {
+        if (!named_) out_ << "tokenizer: " << tokenizer().description() << "\n";
+        named_ = true;
+        return tokenizer();
+    }
+    uint32_t largest_token() {
+        return static_cast<uint32_t>(std::max<size_t>(named_tokenizer().vocabulary_size(), 1) - 1);
+    }
     std::unique_ptr<DataLoader> loader(data::TokenFile file, bool shuffle, uint64_t first_row = 0,
                                        uint64_t end_row = UINT64_MAX) const {
         return std::make_unique<DataLoader>(std::move(file), o_.sequence_len, config_.V, o_.seed, shuffle, first_row,
@@ -88,8 +94,9 @@ class Opener {
     data::TokenFile rows(const std::string& path, const data::PreparedRecords& records, const char* purpose,
                          const std::vector<bool>& held_out = {}, bool which = false);
     data::TokenFile tokens_or_text(const std::string& path) {
-        return kind_of_data(path) == DataKind::text ? text(path) : data::TokenFile{fs::path(path)};
+        return kind_of_data(path) == DataKind::text ? text(path) : tokens(path);
     }
+    data::TokenFile tokens(const std::string& path);
 
     const TrainOptions& o_;
     const ModelConfig& config_;
@@ -97,6 +104,7 @@ class Opener {
     std::ostream& out_;
     const std::function<void()>& check_;
     std::unique_ptr<data::Tokenizer> tokenizer_;
+    bool named_ = false;
 };
 
 // A flag about records must not seem to work on a file that was made without it.
@@ -130,16 +138,35 @@ data::TokenFile Opener::checked(const std::string& path, data::TokenMemory memor
     data::TokenFile file(path, std::move(memory));
     if (file.max_token() >= static_cast<uint32_t>(config_.V))
         throw std::runtime_error(path + ": needs token " + std::to_string(file.max_token()) + " (" +
-                                 data::quote(printable_text(tokenizer().decode({{file.max_token()}}, true))) +
+                                 data::quote(printable_text(named_tokenizer().decode({{file.max_token()}}, true))) +
                                  ") of the tokenizer, and the model's vocabulary ends at " +
                                  std::to_string(config_.V - 1) + ": does the tokenizer belong to this model?");
     return file;
 }
 
+// A token file, made by the base's tokenizer as far as it says: ids of another would train, and mean nothing.
+data::TokenFile Opener::tokens(const std::string& path) {
+    data::TokenFile file{fs::path(path)};
+    const auto& origin = file.origin();
+    if (!origin) return file;
+    const std::string made_with = path + ": was made with the tokenizer " + data::quote(origin->name) + " (" +
+                                  std::to_string(origin->vocabulary_size) + " tokens)";
+    try {
+        tokenizer();
+    } catch (const std::runtime_error& error) {
+        out_ << "note: " << made_with << ", which cannot be compared with the base's: " << error.what() << "\n";
+        return file;
+    }
+    if (tokenizer().fingerprint(size_t{file.max_token()} + 1) == origin->fingerprint) return file;
+    throw std::runtime_error(made_with + ", and the base's is another: " + tokenizer().description() +
+                             ". Its ids mean other text. Hint: build/tokenize --tokenizer " +
+                             base_tokenizer_path(o_.base_model, config_).string() + " makes the file for this base");
+}
+
 data::TokenFile Opener::text(const std::string& path) {
     const std::string all = read_document(path);
     data::TokenMemory memory(largest_token());
-    data::append_text(all, tokenizer(), true, memory, threads(), ProgressLines(path, out_, check_));
+    data::append_text(all, named_tokenizer(), true, memory, threads(), ProgressLines(path, out_, check_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";
     return checked(path, std::move(memory));
 }
@@ -148,10 +175,10 @@ data::PreparedRecords Opener::records(const std::string& path) {
     if (o_.sequence_len < 2)
         throw std::runtime_error("--sequence-len " + std::to_string(o_.sequence_len) + " given, and " + path +
                                  " holds records, whose rows have a token to read and one to learn; wanted 2 or more");
-    data::PreparedRecords records(tokenizer(), {.T = static_cast<size_t>(o_.sequence_len),
-                                                .sample_packing = o_.sample_packing,
-                                                .train_on_inputs = o_.train_on_inputs,
-                                                .chat_template = o_.chat_template});
+    data::PreparedRecords records(named_tokenizer(), {.T = static_cast<size_t>(o_.sequence_len),
+                                                      .sample_packing = o_.sample_packing,
+                                                      .train_on_inputs = o_.train_on_inputs,
+                                                      .chat_template = o_.chat_template});
     records.add_file(path, threads(), ProgressLines(path, out_, check_));
     out_ << path << ": " << records.summary() << "\n";
     if (const std::string cut = records.cut_note(); !cut.empty()) out_ << "note: " << cut << "\n";
@@ -202,8 +229,8 @@ DataSets Opener::open() {
 void Opener::preview(const data::TokenFile& file) {
     if (o_.preview == 0) return;
     const bool colour = &out_ == &std::cout && isatty(STDOUT_FILENO);
-    out_ << data::preview(file, static_cast<size_t>(o_.preview), static_cast<size_t>(o_.sequence_len), tokenizer(),
-                          colour)
+    out_ << data::preview(file, static_cast<size_t>(o_.preview), static_cast<size_t>(o_.sequence_len),
+                          named_tokenizer(), colour)
          << std::flush;
 }
 
