@@ -114,7 +114,12 @@ std::optional<uint32_t> BpeModel::id_of_bytes(std::string_view bytes) const {
 }
 
 size_t BpeModel::missing_bytes() const {
-    return static_cast<size_t>(std::count(id_of_byte_.begin(), id_of_byte_.end(), none));
+    size_t missing = 0;
+    for (size_t byte = 0; byte < id_of_byte_.size(); ++byte) {
+        const bool in_text = byte < 0xc0 || (byte > 0xc1 && byte < 0xf5);  // no UTF-8 has the others
+        missing += in_text && id_of_byte_[byte] == none;
+    }
+    return missing;
 }
 
 void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<uint32_t>& out) const {

@@ -49,7 +49,7 @@ class BpeModel {
     const std::string& bytes_of(uint32_t id) const { return bytes_[id]; }  // id < size()
     size_t size() const { return bytes_.size(); }                          // largest id + 1
     std::optional<uint32_t> id_of_bytes(std::string_view bytes) const;
-    size_t missing_bytes() const;  // how many of the 256 byte values have no token
+    size_t missing_bytes() const;  // how many of the byte values that UTF-8 has have no token
 
   private:
     static constexpr uint32_t none = UINT32_MAX;

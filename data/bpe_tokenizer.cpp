@@ -272,7 +272,8 @@ std::string BpeTokenizer::description() const {
     std::string text = "byte-level BPE, " + std::to_string(size_) + " tokens (" + name_of(pre_tokenizer_.kind()) +
                        " pre-tokenizer" + (nfc_ ? ", NFC" : "") + "), from " + source_;
     if (const size_t missing = model_.missing_bytes(); missing > 0)
-        text += "; " + std::to_string(missing) + " byte values have no token and are dropped";
+        text +=
+            "; " + std::to_string(missing) + " byte values have no token; characters with them are left out of texts";
     return text;
 }
 

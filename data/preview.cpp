@@ -42,8 +42,10 @@ std::string preview_row(const TokenFile& file, size_t row, size_t T, const Token
 
 std::string preview(const TokenFile& file, size_t rows, size_t T, const Tokenizer& tokenizer, bool colour) {
     const size_t there = file.row_tokens() != 0 ? file.size() / T : (file.size() + T - 1) / T;
+    rows = std::min(rows, there);
     std::string text;
-    for (size_t row = 0; row < std::min(rows, there); ++row) text += preview_row(file, row, T, tokenizer, colour);
+    if (rows > 0) text = colour ? "what is trained on is green:\n" : "what is trained on stands in [[ ]]:\n";
+    for (size_t row = 0; row < rows; ++row) text += preview_row(file, row, T, tokenizer, colour);
     return text;
 }
 

@@ -15,7 +15,8 @@ namespace slab::data {
 // counted. Control characters and broken UTF-8 become U+FFFD. Ends in a line end.
 std::string preview_row(const TokenFile& file, size_t row, size_t T, const Tokenizer& tokenizer, bool colour);
 
-// The first `rows` rows, or as many as there are; a stream's last one may be cut short.
+// A line that says how targets are marked, and the first `rows` rows, or as many as there are; a stream's last one may
+// be cut short.
 std::string preview(const TokenFile& file, size_t rows, size_t T, const Tokenizer& tokenizer, bool colour);
 
 }  // namespace slab::data

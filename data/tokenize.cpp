@@ -244,10 +244,9 @@ Outputs outputs_of(const Options& options) {
 
 // The tokenizer as its user knows it: the name of its directory or file.
 std::string short_name(const std::string& tokenizer) {
-    fs::path path = fs::path(tokenizer).lexically_normal();
-    if (path.filename() == "tokenizer.json" || !path.has_filename()) path = path.parent_path();
-    if (path.filename().empty() || path.filename() == "." || path.filename() == "..") path = fs::absolute(tokenizer);
-    return path.lexically_normal().filename().string();
+    fs::path path = fs::absolute(tokenizer).lexically_normal();
+    if (!path.has_filename() || path.filename() == "tokenizer.json") path = path.parent_path();
+    return path.filename().string();
 }
 
 // Both pairs reach the disk before the first is renamed. From then on the run is not stopped any more.

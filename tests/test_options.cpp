@@ -485,11 +485,31 @@ TEST_SUITE("cpu") {
             first.options.log = usual.log;
             first.options.trace = usual.trace;
             first.options.trace_steps = usual.trace_steps;
+            first.options.output_dir = std::filesystem::absolute(first.options.output_dir).string();
             CAPTURE(first.options.config_toml);
             const Parsed again = parse({"--config", file});
             CHECK(again.error == "");
             CHECK(fields(again.options) == fields(first.options));
             CHECK(again.options.config_toml == first.options.config_toml);
         }
+    }
+
+    TEST_CASE("options: the config.toml of a run names files so that they are found from another directory") {
+        const FreshDirectory dir;
+        const std::filesystem::path before = std::filesystem::current_path();
+        std::filesystem::current_path(dir.path);
+        std::filesystem::create_directory("base");
+        put("t.bin", "");
+        put("last", "");
+        const Parsed p = parse({"--base-model", "base", "--train-data", "./t.bin", "--val-data", "org/none",
+                                "--output-dir", "out", "--resume-from-checkpoint", "last", "--sample", "t.bin"});
+        const std::filesystem::path here = std::filesystem::current_path();
+        std::filesystem::current_path(before);
+        REQUIRE(p.code == -1);
+        CHECK(has(p.options.config_toml, "base-model = \"" + (here / "base").string() + "\"\n"));
+        CHECK(has(p.options.config_toml, "train-data = \"" + (here / "./t.bin").string() + "\"\n"));
+        CHECK(has(p.options.config_toml, "val-data = \"org/none\"\n"));
+        CHECK(has(p.options.config_toml, "output-dir = \"" + (here / "out").string() + "\"\n"));
+        CHECK(has(p.options.config_toml, "sample = \"t.bin\"\n"));
     }
 }

@@ -422,13 +422,14 @@ TEST_SUITE("cpu") {
         const TokenFile file = rows_of(records);
         const std::string shown = preview(file, 9, 40, chatml, false);
         CHECK(shown ==
-              "row 1: 35 tokens, 10 trained on, filled up with 5\n"
+              "what is trained on stands in [[ ]]:\nrow 1: 35 tokens, 10 trained on, filled up with 5\n"
               "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n[[ok<|im_end|>]]\n"
               "\n--- next document ---\n\xc3\xa4h [[caf\xc3\xa9\n<eos>]]\n"
               "row 2: 9 tokens, 8 trained on, filled up with 31\n1[[2\xef\xbf\xbd[31m\xef\xbf\xbd<eos>]]\n");
         const std::string coloured = preview(file, 1, 40, chatml, true);
+        CHECK(coloured.starts_with("what is trained on is green:\nrow 1: "));
         CHECK(has(coloured, "\x1b[32mok<|im_end|>\x1b[0m"));
-        std::string text = without(without(shown.substr(shown.find('\n') + 1), "[["), "]]");
+        std::string text = without(without(shown.substr(shown.find("up with 5\n") + 10), "[["), "]]");
         std::vector<uint32_t> first;
         for (size_t i = 0; i == 0 || !file.starts_document(i); ++i) first.push_back(file.token(i));
         CHECK(text.starts_with(chatml.decode(first, true)));
@@ -437,7 +438,8 @@ TEST_SUITE("cpu") {
         TokenMemory memory(300);
         append_text("abcdefg", chatml, true, memory);
         CHECK(preview(TokenFile("text", std::move(memory)), 9, 3, chatml, false) ==
-              "row 1: 3 tokens, 2 trained on\na[[bc]]\nrow 2: 3 tokens, 3 trained on\n[[def]]\n"
+              "what is trained on stands in [[ ]]:\nrow 1: 3 tokens, 2 trained on\na[[bc]]\nrow 2: 3 tokens, 3 trained "
+              "on\n[[def]]\n"
               "row 3: 2 tokens, 2 trained on\n[[g<eos>]]\n");
     }
 }

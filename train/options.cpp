@@ -50,6 +50,18 @@ class RunConfig : public CLI::ConfigTOML {
     const CLI::App& app_;
 };
 
+// A flag's file or directory with its whole path: a config file is read from wherever the next run begins. What is no
+// file here stays as it is: "last", a hub's org/name.
+std::string found_from_anywhere(const std::string& flag, const std::string& value) {
+    constexpr const char* inputs[] = {"base-model", "train-data", "val-data", "adapter-in", "resume-from-checkpoint"};
+    const bool input = std::find(std::begin(inputs), std::end(inputs), flag) != std::end(inputs);
+    std::error_code error;
+    if (value.empty() || value == "last" || (input && !std::filesystem::exists(value, error))) return value;
+    if (!input && flag != "output-dir") return value;
+    const std::filesystem::path whole = std::filesystem::absolute(value, error);
+    return error ? value : whole.string();
+}
+
 // Every flag that a config file may have, with the value it has now; but for the files beside a run, which would be
 // this run's files again when another one begins with its config.toml.
 std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
@@ -69,7 +81,7 @@ std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
         if (option->get_expected_min() == 0) value = given && option->as<bool>() ? "true" : "false";
         if (name == "adapter") value = o.adapter;              // --freeze-layers may have decided it
         if (name == "freeze-layers" && !given) value.clear();  // "not given" has no number
-        if (!value.empty()) text += name + " = " + config_value(value) + "\n";
+        if (!value.empty()) text += name + " = " + config_value(found_from_anywhere(name, value)) + "\n";
     }
     return text;
 }
