@@ -51,12 +51,12 @@ class RunConfig : public CLI::ConfigTOML {
 };
 
 // A flag's file or directory with its whole path: a config file is read from wherever the next run begins. What is no
-// file here stays as it is: "last", a hub's org/name.
+// file here stays as it is: a hub's org/name.
 std::string found_from_anywhere(const std::string& flag, const std::string& value) {
-    constexpr const char* inputs[] = {"base-model", "train-data", "val-data", "adapter-in", "resume-from-checkpoint"};
+    constexpr const char* inputs[] = {"base-model", "train-data", "val-data", "adapter-in"};
     const bool input = std::find(std::begin(inputs), std::end(inputs), flag) != std::end(inputs);
     std::error_code error;
-    if (value.empty() || value == "last" || (input && !std::filesystem::exists(value, error))) return value;
+    if (value.empty() || (input && !std::filesystem::exists(value, error))) return value;
     if (!input && flag != "output-dir") return value;
     const std::filesystem::path whole = std::filesystem::absolute(value, error);
     return error ? value : whole.string();
