@@ -2,6 +2,7 @@
 #include "data/stop_signals.h"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace slab::data {
 

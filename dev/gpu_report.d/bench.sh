@@ -174,14 +174,14 @@ report_loading() {
 }
 
 peft() {  # NAME, then flags
-    run "peft-$1" 230 python3 dev/compare_peft.py --layers 16 "${@:2}"
+    run "peft-$1" 150 python3 dev/compare_peft.py --layers 16 "${@:2}"
 }
 report_peft() {
     local name
     say ""
     say "PyTorch + PEFT at the same shape, resident, \`dev/compare_peft.py --layers 16\`:"
     say ""
-    for name in B1 B4 B4-compiled B1-compiled; do
+    for name in B1 B4 B4-compiled; do
         if skipped "peft-$name"; then
             verdict "PyTorch $name" skip "no time left"
         elif [ "$(status_of "peft-$name")" = 0 ]; then
@@ -203,6 +203,5 @@ part_bench() {
     peft B4 --micro-batch-size 4
     peft B1 --micro-batch-size 1
     peft B4-compiled --micro-batch-size 4 --compile
-    peft B1-compiled --micro-batch-size 1 --compile
     report_peft
 }
