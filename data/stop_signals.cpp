@@ -15,14 +15,17 @@ volatile std::sig_atomic_t stop_signal = 0;
 void on_signal(int signal) {
     stop_signal = signal;
     stop = true;
-    std::signal(signal, SIG_DFL);
+    // SIGXCPU comes again every second, sooner than a run has saved; past the hard limit the system kills.
+    if (signal != SIGXCPU) std::signal(signal, SIG_DFL);
 }
 
 }  // namespace
 
 const std::atomic<bool>& watch_stop_signals() {
+    struct sigaction hangup {};
+    const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU})
-        if (std::signal(signal, on_signal) == SIG_IGN && signal == SIGHUP) std::signal(signal, SIG_IGN);
+        if (signal != SIGHUP || !ignored) std::signal(signal, on_signal);
     return stop;
 }
 

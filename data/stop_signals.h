@@ -1,7 +1,8 @@
 // Signals that ask a program to stop: Ctrl-C, a batch system's SIGTERM, a terminal that closes, CPU time used up.
 //
 // The first one only sets a flag. Work looks at it where it can be left off and throws Interrupted; what it had begun
-// to write goes with its objects (atomic_file.h). A second one of the same kind ends the process as if nobody watched.
+// to write goes with its objects (atomic_file.h). A second one of the same kind ends the process as if nobody watched
+// (but SIGXCPU, which repeats by itself).
 #pragma once
 
 #include <atomic>

@@ -75,13 +75,14 @@ Kind check_file(const fs::path& path, const std::byte* file, size_t file_bytes, 
 }
 
 // Where the mask's header says what made the file, in words of 4 bytes.
-constexpr size_t origin_vocabulary = 4, origin_fingerprint = 5, origin_name = 8;
+constexpr size_t origin_vocabulary = 4, origin_fingerprint = 5, origin_mark = 7, origin_name = 8;
+constexpr int32_t origin_magic = 0x6b6e6574;
 constexpr size_t longest_name_bytes = 511;
 
 std::optional<TokenOrigin> origin_in(const std::byte* header) {
+    if (header_word(header, origin_mark) != origin_magic) return {};
     TokenOrigin origin;
     std::memcpy(&origin.fingerprint, header + origin_fingerprint * sizeof(int32_t), sizeof origin.fingerprint);
-    if (origin.fingerprint == 0) return {};
     origin.vocabulary_size = static_cast<uint32_t>(header_word(header, origin_vocabulary));
     const char* const name = reinterpret_cast<const char*>(header + origin_name * sizeof(int32_t));
     origin.name.assign(name, std::find(name, name + longest_name_bytes, '\0'));
@@ -234,6 +235,18 @@ void TokenFile::scan_mask(const fs::path& mask_path, const std::string& hint) {
              "2 or 3: the header has " + row_length + ", and a row starts a document", hint);
 }
 
+std::vector<bool> TokenFile::ids() const {
+    std::vector<bool> ids(size_ > 0 ? size_t{max_token_} + 1 : 0);
+    std::vector<uint32_t> tokens(std::min(size_, piece_elems));
+    for (size_t begin = 0; begin < size_; begin += tokens.size()) {
+        const size_t count = std::min(tokens.size(), size_ - begin);
+        read_tokens(begin, count, tokens.data());
+        for (size_t i = 0; i < count; ++i)
+            if (tokens[i] < ids.size()) ids[tokens[i]] = true;  // a larger one came after the file was opened
+    }
+    return ids;
+}
+
 uint64_t TokenFile::content_hash() const {
     uint64_t hash = row_tokens_ + 0x9e3779b97f4a7c15u;
     std::vector<uint32_t> tokens(std::min(size_, piece_elems));
@@ -278,6 +291,7 @@ void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count
     header[2] = static_cast<int32_t>(count);
     header[3] = static_cast<int32_t>(row_tokens);
     if (origin) {
+        header[origin_mark] = origin_magic;
         header[origin_vocabulary] = static_cast<int32_t>(origin->vocabulary_size);
         std::memcpy(&header[origin_fingerprint], &origin->fingerprint, sizeof origin->fingerprint);
         std::memcpy(&header[origin_name], origin->name.data(), std::min(origin->name.size(), longest_name_bytes));
@@ -329,7 +343,8 @@ void TokenFileWriter::append(uint32_t token, uint8_t mask_bits) {
     check_token(token_path_, size_, token_bytes_, token, mask_bits);
     append_token(token_buffer_, token, token_bytes_);
     if (mask_file_) mask_buffer_.push_back(mask_bits);
-    max_token_ = std::max(max_token_, token);
+    if (token >= ids_.size()) ids_.resize(size_t{token} + 1);
+    ids_[token] = true;
     ++size_;
     if (token_buffer_.size() >= buffer_bytes) flush();
 }

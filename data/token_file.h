@@ -8,8 +8,9 @@
 //         Without it every token is a target and the whole file is one document.
 //         header[3] is the row length T: 0 = a stream, which rows of any length may be cut from. Else the file is made
 //         of rows of T tokens and one token more, the last row's last target; every multiple of T starts a document.
-//         header[4..] may say which tokenizer made the file: [4] its vocabulary's size, [5] and [6] the low and the
-//         high half of its fingerprint (0: nothing is said), [8] to [135] its name in UTF-8, filled up with bytes of 0.
+//         header[4..] may say which tokenizer made the file: [7] 0x6b6e6574 (the bytes "tenk") that it does, [4] its
+//         vocabulary's size, [5] and [6] the low and the high half of its fingerprint, [8] to [135] its name in UTF-8,
+//         filled up with bytes of 0.
 //         It stands here since F.bin's header is llm.c's, and a third file could be left behind by the two.
 //
 // Files are taken as hostile: every length is checked against the file's size before use, and every token and mask
@@ -45,7 +46,7 @@ std::filesystem::path mask_path_for(const std::filesystem::path& token_path);
 struct TokenOrigin {
     std::string name;  // as its user knows it; cut to 511 bytes
     uint32_t vocabulary_size = 0;
-    uint64_t fingerprint = 0;  // Tokenizer::fingerprint() of the file's ids, 0 to the largest
+    uint64_t fingerprint = 0;  // Tokenizer::fingerprint() of the ids that occur in the file
 };
 
 // Where tokens go: to a file or to memory.
@@ -103,6 +104,8 @@ class TokenFile {
     size_t document_count() const { return document_count_; }
     size_t row_tokens() const { return row_tokens_; }                     // T of a file made of rows; 0: a stream
     const std::optional<TokenOrigin>& origin() const { return origin_; }  // nothing when the file does not say
+    // Which ids occur, up to max_token(). Reads every token.
+    std::vector<bool> ids() const;
     // A number that another sequence of tokens, targets or documents almost surely does not have. Reads everything.
     uint64_t content_hash() const;
 
@@ -135,7 +138,7 @@ class TokenFileWriter final : public TokenSink {
     void append(uint32_t token, uint8_t mask_bits = mask_target) override;
     size_t size() const override { return size_; }
     size_t token_bytes() const { return token_bytes_; }
-    uint32_t max_token() const { return max_token_; }  // so far; 0 without any
+    const std::vector<bool>& ids() const { return ids_; }  // that have come so far, up to the largest
     // Goes into the mask's header, so there must be a mask; to be called before prepare() and commit().
     void set_origin(TokenOrigin origin);
     // Brings both files to the disk, so that commit() is only renaming. commit() does it when it was not called.
@@ -151,7 +154,7 @@ class TokenFileWriter final : public TokenSink {
     std::unique_ptr<AtomicFile> mask_file_;
     size_t token_bytes_, row_tokens_;
     size_t size_ = 0;
-    uint32_t max_token_ = 0;
+    std::vector<bool> ids_;
     std::optional<TokenOrigin> origin_;
     bool prepared_ = false;
     std::vector<std::byte> token_buffer_;  // whole tokens not yet written

@@ -256,7 +256,7 @@ void commit(const Options& options, const Tokenizer& tokenizer, TokenFileWriter&
         if (writer == nullptr) continue;
         writer->set_origin({.name = short_name(options.tokenizer),
                             .vocabulary_size = static_cast<uint32_t>(tokenizer.vocabulary_size()),
-                            .fingerprint = tokenizer.fingerprint(size_t{writer->max_token()} + 1)});
+                            .fingerprint = tokenizer.fingerprint(writer->ids())});
         writer->prepare();
     }
     check();

@@ -18,10 +18,11 @@ std::vector<uint32_t> Tokenizer::encode_parallel(std::string_view text, SpecialT
     return encode(text, special);
 }
 
-uint64_t Tokenizer::fingerprint(size_t ids) const {
+uint64_t Tokenizer::fingerprint(const std::vector<bool>& ids) const {
     uint64_t hash = 0xcbf29ce484222325u;
     const auto add = [&](uint64_t word) { hash = std::rotl((hash ^ word) * 0xff51afd7ed558ccdu, 31); };
-    for (uint32_t id = 0; id < std::min(ids, vocabulary_size()); ++id) {
+    for (uint32_t id = 0; id < std::min(ids.size(), vocabulary_size()); ++id) {
+        if (!ids[id]) continue;
         const std::string text = decode({{id}}, true);
         if (text.empty()) continue;
         add(id);

@@ -37,9 +37,9 @@ class Tokenizer {
     virtual bool is_special(uint32_t token) const = 0;
     // The file's own chat template (Jinja text), or empty. Only looked at to recognise ChatML and Llama 3.
     virtual const std::string& chat_template() const = 0;
-    // A number that tells whether ids 0 to `ids` - 1 mean the same text in two tokenizers, wherever they are from;
+    // A number that tells whether the ids i with ids[i] mean the same text in two tokenizers, wherever they are from;
     // never 0. Of ids without text nothing counts, nor do merges: they decide which ids a text gets, not what ids mean.
-    uint64_t fingerprint(size_t ids) const;
+    uint64_t fingerprint(const std::vector<bool>& ids) const;
     virtual std::string description() const = 0;  // "byte-level BPE, 49152 tokens (GPT-2 pre-tokenizer), from ..."
 };
 

@@ -3,11 +3,11 @@
 // runtime_cuda.cu is thin ownership over the CUDA runtime. In runtime_cpu.cpp a Stream is a worker thread with a
 // first-in-first-out queue and "device" memory is ordinary memory with the same accounting: work is enqueued and the
 // caller runs ahead, exactly as with CUDA, so the whole ordering protocol runs (and is checked by ThreadSanitizer)
-// without a GPU. Invariant: nothing here orders two streams except Stream::wait. Streams share no lock. Everything is
-// move-only, nothing is global (but that CUDA's context of a GPU is a process's). An error inside a host function
-// surfaces as an exception, with the operation's name, at the next synchronize() of that stream, of a stream that waits
-// for an event recorded on it, or of an event recorded on either; later host functions there are skipped (on the CPU
-// that is all work), kernels of a GPU run on.
+// without a GPU. Invariant: nothing here orders two streams except Stream::wait. Streams share no lock but, on CUDA, a
+// short look at what is page-locked. Everything is move-only, nothing is global (but that CUDA's context of a GPU is a
+// process's). An error inside a host function surfaces as an exception, with the operation's name, at the next
+// synchronize() of that stream, of a stream that waits for an event recorded on it, or of an event recorded on either;
+// later host functions there are skipped (on the CPU that is all work), kernels of a GPU run on.
 #pragma once
 
 #include <cstddef>

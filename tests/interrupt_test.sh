@@ -34,7 +34,8 @@ done
 pid=$!
 until_writing "$work/data"
 kill -HUP $pid
-for ((i = 0; i < 100; i++)); do echo "text number $i"; done > "$work/silent"
+# Waits for a reader, which there is none of when tokenize has ended.
+timeout 60 bash -c 'for ((i = 0; i < 100; i++)); do echo "text number $i"; done > "$1"' writer "$work/silent"
 wait $pid
 status=$?
 holds "tokenize goes on after a SIGHUP that nohup has set to be ignored, status $status" [ $status = 0 ]

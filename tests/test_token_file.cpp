@@ -256,7 +256,7 @@ TEST_SUITE("cpu") {
                 TokenFileWriter writer(path, 100, true);
                 writer.append(1, 2);
                 writer.append(2, 1);
-                CHECK(writer.max_token() == 2);
+                CHECK(writer.ids() == std::vector<bool>{false, true, true});
                 writer.set_origin({.name = name, .vocabulary_size = 49152, .fingerprint = 0x8123456789abcdefu});
                 writer.commit();
                 CHECK_THROWS_AS(writer.set_origin({}), std::logic_error);
@@ -269,11 +269,16 @@ TEST_SUITE("cpu") {
             CHECK(origin->vocabulary_size == 49152);
             CHECK(origin->fingerprint == 0x8123456789abcdefu);
             CHECK(bytes.substr(0, 16) == plain_mask.substr(0, 16));
-            CHECK(bytes.substr(16, 12) == std::string("\x00\xc0\0\0\xef\xcd\xab\x89\x67\x45\x23\x81", 12));
+            CHECK(bytes.substr(16, 16) == std::string("\x00\xc0\0\0\xef\xcd\xab\x89\x67\x45\x23\x81tenk", 16));
             CHECK(bytes.substr(544) == plain_mask.substr(544));
+            CHECK(TokenFile(path).ids() == std::vector<bool>{false, true, true});
+            bytes[28] = 'x';  // another's header
+            put(mask, bytes);
+            CHECK_FALSE(TokenFile(path).origin());
         }
         std::string junk = plain_mask;
         std::fill(junk.begin() + 16, junk.begin() + 1024, '\xff');
+        junk.replace(28, 4, "tenk");
         put(mask, junk);
         CHECK(TokenFile(path).origin()->name == std::string(511, '\xff'));
         TokenFileWriter without(path, 100, false);

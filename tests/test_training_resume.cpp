@@ -252,6 +252,10 @@ TEST_SUITE("cpu") {
         CHECK_FALSE(has(out, "sample before"));
         CHECK_FALSE(has(out, "sample after"));
         check_over("a", {{"--sample", "Twice"}});
+        for (const Flags& other : {Flags{{"--sample-tokens", "2"}}, Flags{{"--sample-temperature", "0.5"}}}) {
+            CHECK(has(again("a", other), "sample at step 4: Once|"));
+            check_over("a", other);
+        }
         // A result that is gone comes back, and so does one that a kill before the end had kept from being written.
         const std::string adapter = bench.adapter("a"), log = content(bench.run_dir("a") / "log.jsonl");
         fs::remove(bench.run_dir("a") / "adapter_model.safetensors");
@@ -259,6 +263,15 @@ TEST_SUITE("cpu") {
         CHECK(bench.adapter("a") == adapter);
         put(bench.run_dir("a") / "log.jsonl", log.substr(0, log.find("{\"best_metric\"")));
         CHECK_FALSE(has(again("a"), "nothing is left to do"));
+        fs::remove(bench.run_dir("a") / "adapter_config.json");
+        again("a");
+        CHECK(fs::exists(bench.run_dir("a") / "adapter_config.json"));
+        // A sample that was cut off is not the one that was asked for.
+        std::string cut = content(bench.run_dir("a") / "log.jsonl");
+        for (size_t at = 0; (at = cut.find("\"ended\":\"", at)) != std::string::npos; ++at)
+            cut.replace(at + 9, cut.find('"', at + 9) - (at + 9), "interrupted");
+        put(bench.run_dir("a") / "log.jsonl", cut);
+        CHECK(has(again("a"), "sample at step 4: Once|"));
 
         InterruptAfter screen("step 1/4");
         std::ostream to_screen(&screen);
@@ -276,6 +289,33 @@ TEST_SUITE("cpu") {
             bench.run("c", {{"--adapter", "none"}, {"--max-steps", "2"}, {"--resume-from-checkpoint", "last"}});
         CHECK(has(over.out, "nothing is left to do"));
         CHECK(has(over.out, "model.safetensors"));
+    }
+
+    TEST_CASE("training: a run that is over is evaluated on other validation data, of the same name and size too") {
+        const Bench bench;
+        const fs::path val = bench.dir.path / "val.bin";
+        write_tiny_tokens(val, bench.base.config.V, 9 * 3 + 1, 2, 3);
+        const Flags flags = {{"--max-steps", "2"}, {"--val-data", val.string()}};
+        bench.run_well("a", flags);
+        Flags again = flags;
+        again["--resume-from-checkpoint"] = "last";
+        CHECK(has(bench.run("a", again).out, "nothing is left to do"));
+        write_tiny_tokens(val, bench.base.config.V, 9 * 3 + 1, 3, 3);
+        const Program other = bench.run("a", again);
+        CHECK(other.error == "");
+        CHECK(has(other.out, "eval "));
+        write_tiny_tokens(val, bench.base.config.V, 9 * 3 + 1, 2, 3);
+        CHECK(has(bench.run("a", again).out, "nothing is left to do"));
+    }
+
+    TEST_CASE("training: a checkpoint that is refused leaves no empty run directory") {
+        const Bench bench;
+        bench.run_well("a", {{"--max-steps", "2"}});
+        const std::string from = (bench.run_dir("a") / "checkpoint-2").string();
+        const Program refused = bench.run("new/run", {{"--resume-from-checkpoint", from}, {"--learning-rate", "0.5"}});
+        CHECK(refused.code == 1);
+        CHECK(has(refused.error, "learning-rate"));
+        CHECK_FALSE(fs::exists(bench.dir.path / "new"));
     }
 
     TEST_CASE("training: going on with another base of the same shape is refused, and without knowing it is said") {

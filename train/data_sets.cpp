@@ -58,17 +58,16 @@ std::string read_document(const fs::path& path) {
 // Makes loaders for one run's flags.
 class Opener {
   public:
-    Opener(const TrainOptions& options, const ModelConfig& config,
-           const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out,
+    Opener(const TrainOptions& options, const fs::path& base, const ModelConfig& config, std::ostream& out,
            const std::function<void()>& check)
-        : o_(options), config_(config), open_tokenizer_(open_tokenizer), out_(out), check_(check) {}
+        : o_(options), base_(base), config_(config), out_(out), check_(check) {}
 
     DataSets open();
     void preview(const data::TokenFile& file);
 
   private:
     const data::Tokenizer& tokenizer() {
-        if (!tokenizer_) tokenizer_ = open_tokenizer_();
+        if (!tokenizer_) tokenizer_ = open_base_tokenizer(base_.string(), config_);
         return *tokenizer_;
     }
     // The same for text that becomes tokens or the other way round, where it is worth a line.
@@ -99,8 +98,8 @@ class Opener {
     data::TokenFile tokens(const std::string& path);
 
     const TrainOptions& o_;
+    const fs::path& base_;
     const ModelConfig& config_;
-    const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer_;
     std::ostream& out_;
     const std::function<void()>& check_;
     std::unique_ptr<data::Tokenizer> tokenizer_;
@@ -157,10 +156,10 @@ data::TokenFile Opener::tokens(const std::string& path) {
         out_ << "note: " << made_with << ", which cannot be compared with the base's: " << error.what() << "\n";
         return file;
     }
-    if (tokenizer().fingerprint(size_t{file.max_token()} + 1) == origin->fingerprint) return file;
+    if (tokenizer().fingerprint(file.ids()) == origin->fingerprint) return file;
     throw std::runtime_error(made_with + ", and the base's is another: " + tokenizer().description() +
                              ". Its ids mean other text. Hint: build/tokenize --tokenizer " +
-                             base_tokenizer_path(o_.base_model, config_).string() + " makes the file for this base");
+                             base_tokenizer_path(base_.string(), config_).string() + " makes the file for this base");
 }
 
 data::TokenFile Opener::text(const std::string& path) {
@@ -250,10 +249,9 @@ DataKind kind_of_data(const fs::path& path) {
     return DataKind::text;
 }
 
-DataSets open_data(const TrainOptions& options, const ModelConfig& config,
-                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out,
+DataSets open_data(const TrainOptions& options, const fs::path& base, const ModelConfig& config, std::ostream& out,
                    const std::function<void()>& check) {
-    Opener opener(options, config, open_tokenizer, out, check);
+    Opener opener(options, base, config, out, check);
     DataSets sets = opener.open();
     opener.preview(sets.train->file());
     return sets;

@@ -25,11 +25,10 @@ struct DataSets {
     std::unique_ptr<DataLoader> train, val;
 };
 
-// Prints what was made of text and records, and --preview. open_tokenizer is called at most once, and only when it is
-// needed. check is called between pieces of a text or of records and may throw to end the work. Throws
+// Prints what was made of text and records, and --preview. base: where --base-model was found; its tokenizer is read
+// only when it is needed. check is called between pieces of a text or of records and may throw to end the work. Throws
 // std::runtime_error naming file, line or flag.
-DataSets open_data(const TrainOptions& options, const ModelConfig& config,
-                   const std::function<std::unique_ptr<data::Tokenizer>()>& open_tokenizer, std::ostream& out,
-                   const std::function<void()>& check);
+DataSets open_data(const TrainOptions& options, const std::filesystem::path& base, const ModelConfig& config,
+                   std::ostream& out, const std::function<void()>& check);
 
 }  // namespace slab::train

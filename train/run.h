@@ -52,7 +52,8 @@ class Run {
         if (interrupt_) throw data::Interrupted{};
     }
     void load();
-    void load_into_directory();
+    void make_output_dir();
+    void remove_empty_directories();
     void load_model();
     std::optional<std::filesystem::path> checkpoint_to_resume() const;
     void take_state(TrainerState state, const std::filesystem::path& from);
@@ -63,6 +64,7 @@ class Run {
     void evaluate(int64_t step);
     bool consider_best(int64_t step);
     void prune();
+    nlohmann::json sample_request() const;
     void sample(const std::string& when);
     bool enqueue_step();
     void collect_one();
@@ -73,6 +75,7 @@ class Run {
     std::filesystem::path result_file() const {
         return output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors");
     }
+    bool result_is_whole() const;
     SaveContext save_context() { return {*layout_, *weights_, o_.base_model, config_json_, companions_, out_}; }
     void write_checkpoint(int64_t step);
     bool save(int64_t step);
@@ -99,7 +102,8 @@ class Run {
     std::string config_json_;                        // with --adapter none, of the model that is saved
     std::vector<std::filesystem::path> companions_;  // of the base's files, what is copied beside the result
     std::filesystem::path output_dir_;
-    std::unique_ptr<data::Tokenizer> tokenizer_;  // with --sample
+    std::vector<std::filesystem::path> made_directories_;  // that the run made, innermost first
+    std::unique_ptr<data::Tokenizer> tokenizer_;           // with --sample
     std::vector<int32_t> prompt_;
     data::DirectoryLock lock_;
     DataSets data_;

@@ -1,6 +1,7 @@
 // The step line and the JSONL log. See run_log.h.
 #include "train/run_log.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -83,8 +84,12 @@ void check_log_file(const std::filesystem::path& file) {
                                  ": is no log of a run, and --log would overwrite it; name another file");
 }
 
-bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const std::string& prompt) {
-    bool ended = false, sampled = prompt.empty();
+bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const json& sample) {
+    bool ended = false, sampled = sample.is_null();
+    const auto is_asked_for = [&](const json& line) {
+        return std::all_of(sample.items().begin(), sample.items().end(),
+                           [&](const auto& item) { return line.value(item.key(), json()) == item.value(); });
+    };
     std::ifstream in(file);
     for (std::string line; std::getline(in, line);) {
         const json j = json::parse(line, nullptr, false);
@@ -96,7 +101,8 @@ bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evalua
         }
         const json when = j.value("when", json());
         const bool of_the_end = when == "after" || when == "at step " + std::to_string(steps);
-        if (event == "sample" && of_the_end && j.value("prompt", json()) == prompt) sampled = true;
+        if (event == "sample" && of_the_end && j.value("ended", json()) != "interrupted" && is_asked_for(j))
+            sampled = true;
     }
     return ended && sampled && !evaluated;
 }

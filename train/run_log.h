@@ -41,8 +41,9 @@ struct SideFileError : std::runtime_error {
 void check_log_file(const std::filesystem::path& file);
 
 // Whether the log at `file` tells that a run of so many steps came to its end, was evaluated there (asked only if
-// `evaluated`), and sampled `prompt` after it (only if it is not empty). False when there is no such log.
-bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const std::string& prompt);
+// `evaluated`), and that what `sample` asks for, keys of a sample's line, was sampled after it, uninterrupted (only if
+// it is not null). False when there is no such log.
+bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const nlohmann::json& sample);
 
 class RunLog {
   public:

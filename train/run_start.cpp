@@ -1,6 +1,7 @@
 // The run before its first step: paths and settings looked at, the plan printed, everything loaded. See run.h.
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -113,8 +114,7 @@ bool Run::plan_fits() const {
 
 // The rows and the number of steps, with all that can be wrong about them.
 void Run::open_rows() {
-    data_ = open_data(
-        o_, config_, [&] { return open_base_tokenizer(base_.string(), config_); }, out_, [&] { check_stop(); });
+    data_ = open_data(o_, base_, config_, out_, [&] { check_stop(); });
     if (data_.val) check_has_targets(*data_.val);
     steps_ = total_steps(o_, data_.train->rows());
     if (!o_.trace.empty() && trace_steps_.first > steps_)
@@ -132,27 +132,26 @@ void Run::load() {
     weights_ = o_.from_scratch ? BaseWeights::random(o_.seed, config_) : BaseWeights::from_files(base_, config_);
     if (!layout_->settings.lora) config_json_ = config_json_for(base_, config_, DType::f32);
     companions_ = layout_->settings.lora ? tokenizer_files_of(base_) : companions_of(base_);
-    load_into_directory();
+    make_output_dir();
+    load_model();
 }
 
-// A run that ends before it has anything to write leaves no empty directories.
-void Run::load_into_directory() {
+void Run::make_output_dir() {
     output_dir_ = o_.output_dir;
     std::error_code error;
-    std::vector<fs::path> made;  // innermost first
     for (fs::path p = fs::absolute(output_dir_); !fs::exists(p, error) && p.has_relative_path(); p = p.parent_path())
-        made.push_back(p);
-    try {
-        fs::create_directories(output_dir_, error);
-        if (error || !fs::is_directory(output_dir_))
-            throw std::runtime_error("--output-dir " + output_dir_.string() +
-                                     ": cannot be made: " + (error ? error.message() : "a file is in the way"));
-        load_model();
-    } catch (...) {
-        for (const fs::path& directory : made)
-            if (fs::is_directory(directory, error)) fs::remove(directory, error);  // only while it is empty
-        throw;
-    }
+        made_directories_.push_back(p);
+    fs::create_directories(output_dir_, error);
+    if (error || !fs::is_directory(output_dir_))
+        throw std::runtime_error("--output-dir " + output_dir_.string() +
+                                 ": cannot be made: " + (error ? error.message() : "a file is in the way"));
+}
+
+// A run that ends before it has anything to write leaves none behind.
+void Run::remove_empty_directories() {
+    std::error_code error;
+    for (const fs::path& directory : made_directories_)
+        if (fs::is_directory(directory, error)) fs::remove(directory, error);  // only while it is empty
 }
 
 // The directory is there. What is loaded goes into memory alone.
@@ -210,8 +209,12 @@ void Run::adopt_checkpoint(const fs::path& from) {
 // its run directory, or be gone, and losses over other rows do not compare.
 void Run::adopt_evaluations() {
     std::string eval_set;
-    if (data_.val)
-        eval_set = data_.val->file().path().filename().string() + ", " + std::to_string(data_.val->rows()) + " rows";
+    if (data_.val) {
+        const data::TokenFile& file = data_.val->file();
+        eval_set = file.path().filename().string() + ", " + std::to_string(data_.val->rows()) + " rows";
+        // Rows held out of --train-data follow from that, whose content is part of the run's identity.
+        if (!o_.val_data.empty()) eval_set += format_text(", %016" PRIx64, file.content_hash());
+    }
     evaluations_adopted_ = state_.eval_set == eval_set;
     if (!evaluations_adopted_) state_.first_eval = state_.best_eval = std::nullopt;
     state_.eval_set = eval_set;
@@ -241,13 +244,21 @@ void Run::take_state(TrainerState state, const fs::path& from) {
     adopt_checkpoint(from);
 }
 
+// Whether all of the result's files are there, those that tools read beside the weights too.
+bool Run::result_is_whole() const {
+    std::error_code error;
+    const auto there = [&](const fs::path& name) { return fs::exists(output_dir_ / name.filename(), error); };
+    return there(result_file()) && there(layout_->settings.lora ? "adapter_config.json" : "config.json") &&
+           std::all_of(companions_.begin(), companions_.end(), there);
+}
+
 // Whether the run that is resumed here is over, with all that this command asks for: result, last evaluation, sample.
 // Its checkpoint is read and compared all the same.
 bool Run::came_to_its_end() {
     const auto from = checkpoint_to_resume();
     std::error_code error;
-    if (!from || !fs::equivalent(*from, checkpoint_path(output_dir_, steps_), error) ||
-        !fs::exists(result_file(), error) || !log_tells_end(log_path(o_), steps_, data_.val != nullptr, o_.sample))
+    if (!from || !fs::equivalent(*from, checkpoint_path(output_dir_, steps_), error) || !result_is_whole() ||
+        !log_tells_end(log_path(o_), steps_, data_.val != nullptr, sample_request()))
         return false;
     const TrainerState wanted = state_;
     take_state(read_checkpoint(*from, *layout_, state_).state, *from);

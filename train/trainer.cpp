@@ -49,6 +49,11 @@ class StepInTrace {
     offload::LayerOffloadManager& manager_;
 };
 
+// What a model writes, and what a user types, need not be UTF-8; a log must be.
+json as_utf8(const json& j) {
+    return json::parse(j.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
 }  // namespace
 
 // Time and waits up to here belong to an evaluation, a sample or a save, not to the next step.
@@ -93,6 +98,17 @@ bool Run::consider_best(int64_t step) {
     return true;
 }
 
+// What is asked for, as the log has it; null without --sample.
+json Run::sample_request() const {
+    if (o_.sample.empty()) return nullptr;
+    return as_utf8({{"prompt", o_.sample},
+                    {"sample_tokens", o_.sample_tokens},
+                    {"temperature", o_.sample_temperature},
+                    {"top_k", o_.top_k},
+                    {"top_p", o_.top_p},
+                    {"chat", o_.sample_chat}});
+}
+
 void Run::sample(const std::string& when) {
     if (o_.sample.empty()) return;
     const Clock::time_point start = Clock::now();
@@ -126,14 +142,14 @@ void Run::sample(const std::string& when) {
         out_ << "note: this sample ends after " << count_text(static_cast<uint64_t>(tokens))
              << " tokens: with its prompt it fills the model's " << layout_->settings.cache_positions << " positions\n";
     out_ << std::flush;
-    log_.write(json::parse(json({{"event", "sample"},
-                                 {"when", when},
-                                 {"prompt", o_.sample},
-                                 {"text", text},
-                                 {"ended", name_of(end)},
-                                 {"new_tokens", tokens},
-                                 {"sample_runtime", seconds_since(start)}})
-                               .dump(-1, ' ', false, json::error_handler_t::replace)));
+    json line = as_utf8({{"event", "sample"},
+                         {"when", when},
+                         {"text", text},
+                         {"ended", name_of(end)},
+                         {"new_tokens", tokens},
+                         {"sample_runtime", seconds_since(start)}});
+    line.update(sample_request());
+    log_.write(line);
     leave_out_of_step();
 }
 
@@ -373,9 +389,14 @@ int Run::run() {
         announce_plan();
         if (o_.plan) return plan_fits() ? 0 : 1;
         load();
+        if (!nothing_left_) restore();
     } catch (const data::Interrupted&) {
+        remove_empty_directories();
         out_ << "interrupted while loading; nothing was written\n";
         return data::exit_interrupted;
+    } catch (...) {
+        remove_empty_directories();
+        throw;
     }
     if (nothing_left_) {
         prune();  // a kill may have come between saving and this
@@ -383,7 +404,6 @@ int Run::run() {
              << ", its result is " << result_file().string() << "\n";
         return 0;
     }
-    restore();
     started_ = Clock::now();
     if (data_.train->unused_tokens() != 0)
         out_ << "note: the last " << data_.train->unused_tokens() << " tokens of " << o_.train_data
