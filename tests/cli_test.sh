@@ -277,7 +277,7 @@ refuses "--val-set-size and --val-data" "val-set-size and --val-data" run none -
 require 0 run sampled --sample "Once" --sample-tokens 20 --layer-offloading --learning-rate 0
 prints "--sample" '^sample before: Once\|'
 prints "--sample" '^sample after: Once\|'
-text() { grep -F "\"when\":\"$2\"" "$work/$1/log.jsonl" | sed -E 's/.*"text":(.*),"when".*/\1/'; }
+text() { grep -F "\"when\":\"$2\"" "$work/$1/log.jsonl" | sed -E 's/.*"text":("([^"\\]|\\.)*").*/\1/'; }
 holds "the log lacks the sample" [ -n "$(text sampled before)" ]
 holds "the same model and seed give the same sample" [ "$(text sampled before)" = "$(text sampled after)" ]
 require 0 run cold --sample "Once" --sample-tokens 20 --sample-temperature 0 --learning-rate 0
