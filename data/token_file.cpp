@@ -178,17 +178,22 @@ void TokenFile::read(size_t begin, size_t count, uint32_t* tokens, uint8_t* bits
     read_mask(begin, count, bits);
 }
 
-void TokenFile::scan_tokens() {
+template <class F>
+void TokenFile::for_each_token(F&& f) const {
     std::vector<uint32_t> tokens(std::min(size_, piece_elems));
     for (size_t begin = 0; begin < size_; begin += tokens.size()) {
         const size_t count = std::min(tokens.size(), size_ - begin);
         read_tokens(begin, count, tokens.data());
-        for (size_t i = 0; i < count; ++i)
-            if (tokens[i] > max_token_) {
-                max_token_ = tokens[i];
-                max_token_index_ = begin + i;
-            }
+        for (size_t i = 0; i < count; ++i) f(begin + i, tokens[i]);
     }
+}
+
+void TokenFile::scan_tokens() {
+    for_each_token([this](size_t i, uint32_t token) {
+        if (token <= max_token_) return;
+        max_token_ = token;
+        max_token_index_ = i;
+    });
 }
 
 void TokenFile::open_mask(const fs::path& mask_path) {
@@ -237,13 +242,9 @@ void TokenFile::scan_mask(const fs::path& mask_path, const std::string& hint) {
 
 std::vector<bool> TokenFile::ids() const {
     std::vector<bool> ids(size_ > 0 ? size_t{max_token_} + 1 : 0);
-    std::vector<uint32_t> tokens(std::min(size_, piece_elems));
-    for (size_t begin = 0; begin < size_; begin += tokens.size()) {
-        const size_t count = std::min(tokens.size(), size_ - begin);
-        read_tokens(begin, count, tokens.data());
-        for (size_t i = 0; i < count; ++i)
-            if (tokens[i] < ids.size()) ids[tokens[i]] = true;  // a larger one came after the file was opened
-    }
+    for_each_token([&ids](size_t, uint32_t token) {
+        if (token < ids.size()) ids[token] = true;  // a larger one came after the file was opened
+    });
     return ids;
 }
 

@@ -112,6 +112,8 @@ class TokenFile {
   private:
     void read_tokens(size_t begin, size_t count, uint32_t* tokens) const;
     void read_mask(size_t begin, size_t count, uint8_t* bits) const;
+    template <class F>
+    void for_each_token(F&& f) const;  // f(index, token)
     void scan_tokens();
     void open_mask(const std::filesystem::path& mask_path);
     void scan_mask(const std::filesystem::path& mask_path, const std::string& hint);
