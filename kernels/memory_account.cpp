@@ -12,15 +12,25 @@ namespace slab {
 
 namespace {
 
-// Exact bytes, since a refusal is compared with the plan, and GiB for the reader.
+// Exact, since a refusal is compared with the plan, and short for the reader.
 std::string readable(size_t bytes) {
-    char text[64];
-    std::snprintf(text, sizeof text, "%zu bytes (%.3f GiB)", bytes,
-                  static_cast<double>(bytes) / (1024.0 * 1024 * 1024));
-    return text;
+    return std::to_string(bytes) + " bytes (" + memory_text(bytes) + ")";
 }
 
 }  // namespace
+
+std::string memory_text(size_t bytes) {
+    constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
+    const double size = static_cast<double>(bytes);
+    char text[32];
+    if (size >= kGiB)
+        std::snprintf(text, sizeof text, "%.2f GiB", size / kGiB);
+    else if (size >= kMiB)
+        std::snprintf(text, sizeof text, "%.1f MiB", size / kMiB);
+    else
+        std::snprintf(text, sizeof text, "%.1f KiB", size / kKiB);
+    return text;
+}
 
 const char* name_of(MemoryCategory category) {
     switch (category) {

@@ -17,6 +17,8 @@ enum class MemoryCategory { weights_resident, ring, adapters, optimizer, activat
 inline constexpr size_t kMemoryCategories = 7;
 const char* name_of(MemoryCategory category);  // "weights resident", "ring", ...
 
+std::string memory_text(size_t bytes);  // as screens show sizes: "10.80 GiB", "3.2 MiB", "0.5 KiB"
+
 // The budget does not hold what was asked for; nothing was allocated.
 struct OutOfBudget : std::runtime_error {
     using std::runtime_error::runtime_error;

@@ -11,20 +11,6 @@
 
 namespace slab::offload {
 
-namespace {
-
-std::string text_of(size_t bytes) {
-    char text[32];
-    const double mebibytes = static_cast<double>(bytes) / (1 << 20);
-    if (mebibytes < 1024)
-        std::snprintf(text, sizeof text, "%.1f MiB", mebibytes);
-    else
-        std::snprintf(text, sizeof text, "%.2f GiB", mebibytes / 1024);
-    return text;
-}
-
-}  // namespace
-
 HostSlabs::HostSlabs(Device& device, std::vector<SlabLayout> layouts, const std::vector<int>& resident_layers,
                      HostSlabsOptions options)
     : device_(device),
@@ -83,8 +69,8 @@ void HostSlabs::lock_or_stage(HostMemory& memory, const std::string& what) {
     } catch (const PinnedLimit& refusal) {
         stage_from_now_on();
         const std::string text = std::string(refusal.what()) +
-                                 ". What is beyond it stays pageable and is staged through " + text_of(ring_bytes()) +
-                                 " of page-locked memory: the same bits, slower";
+                                 ". What is beyond it stays pageable and is staged through " +
+                                 memory_text(ring_bytes()) + " of page-locked memory: the same bits, slower";
         if (options_.warn)
             options_.warn(text);
         else
@@ -192,10 +178,10 @@ std::string HostSlabs::report() const {
         std::count_if(slabs_.begin(), slabs_.end(), [](const HostMemory& slab) { return slab.bytes() > 0; });
     const size_t staged_bytes = streamed_bytes() - locked_bytes();
     // The CPU backend stands in for page-locking without doing it.
-    std::string text = std::to_string(slabs) + (slabs == 1 ? " slab, " : " slabs, ") + text_of(locked_bytes()) +
+    std::string text = std::to_string(slabs) + (slabs == 1 ? " slab, " : " slabs, ") + memory_text(locked_bytes()) +
                        (kBackend == Backend::cuda ? " page-locked" : " ready for the transfer stream");
     if (device_.numa_node() >= 0) text += " near NUMA node " + std::to_string(device_.numa_node());
-    if (staged_bytes > 0) text += ", " + text_of(staged_bytes) + " staged through " + text_of(ring_bytes());
+    if (staged_bytes > 0) text += ", " + memory_text(staged_bytes) + " staged through " + memory_text(ring_bytes());
     return text;
 }
 

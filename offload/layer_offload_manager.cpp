@@ -27,18 +27,6 @@ namespace {
 constexpr size_t kWaitSpans = 1024, kTraceSpans = 4096, kMostTraceSpans = 32768;
 constexpr size_t kSpansPerVisit = 3, kRoundsAhead = 8;
 
-std::string text_of(size_t bytes) {
-    const double kib = static_cast<double>(bytes) / 1024;
-    char text[32];
-    if (kib < 1024)
-        std::snprintf(text, sizeof text, "%.1f KiB", kib);
-    else if (kib < 1024 * 1024)
-        std::snprintf(text, sizeof text, "%.1f MiB", kib / 1024);
-    else
-        std::snprintf(text, sizeof text, "%.2f GiB", kib / (1024 * 1024));
-    return text;
-}
-
 std::string layer_text(int layer) {
     return "layer " + std::to_string(layer);
 }
@@ -109,7 +97,7 @@ void LayerOffloadManager::State::require_budget(size_t bytes, const std::string&
     const size_t used_bytes = memory.used_bytes();
     const size_t left_bytes = memory.budget_bytes() > used_bytes ? memory.budget_bytes() - used_bytes : 0;
     if (bytes <= left_bytes) return;
-    throw OutOfBudget(action + " needs " + std::to_string(bytes) + " bytes (" + text_of(bytes) +
+    throw OutOfBudget(action + " needs " + std::to_string(bytes) + " bytes (" + memory_text(bytes) +
                       ") of device memory, " + std::to_string(left_bytes) + " are left of the budget of " +
                       std::to_string(memory.budget_bytes()) + ": " + std::to_string(bytes - left_bytes) +
                       " bytes are missing. Hint: raise the budget, or keep fewer layers resident and fewer slots");
@@ -441,16 +429,16 @@ std::string LayerOffloadManager::report() const {
     const State& s = *state_;
     const int N = streamed_layers(), R = slots();
     if (N == 0)
-        return "inactive: of " + std::to_string(s.layers()) + " layers none is streamed, " + text_of(s.resident_bytes) +
-               " of frozen weights are resident";
+        return "inactive: of " + std::to_string(s.layers()) + " layers none is streamed, " +
+               memory_text(s.resident_bytes) + " of frozen weights are resident";
     std::string text = "streams " + std::to_string(N) + " of " + std::to_string(s.layers()) + " layers through " +
-                       std::to_string(R) + (R == 1 ? " slot of " : " slots of ") + text_of(s.slot_bytes) +
-                       " (prefetch " + std::to_string(s.options.num_prefetch) + "), ring " + text_of(ring_bytes()) +
-                       ", resident " + text_of(s.resident_bytes);
+                       std::to_string(R) + (R == 1 ? " slot of " : " slots of ") + memory_text(s.slot_bytes) +
+                       " (prefetch " + std::to_string(s.options.num_prefetch) + "), ring " + memory_text(ring_bytes()) +
+                       ", resident " + memory_text(s.resident_bytes);
     if (s.options.num_slots > N) text += ", " + std::to_string(s.options.num_slots) + " slots were asked for";
     if (R == N) return text + "; the ring holds every streamed layer, which saves no device memory";
     const size_t freed_bytes = s.streamed_bytes > ring_bytes() ? s.streamed_bytes - ring_bytes() : 0;
-    return text + ", frees " + text_of(freed_bytes) + " of device memory";
+    return text + ", frees " + memory_text(freed_bytes) + " of device memory";
 }
 
 void LayerOffloadManager::set_trace(bool on) {

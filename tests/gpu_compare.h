@@ -12,6 +12,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/matmul.h"
 #include "kernels/real.h"
 #include "kernels/runtime.h"
 #include "tests/kernel_checks.h"
@@ -147,5 +148,19 @@ void run_twice(std::initializer_list<DeviceArray*> outputs, const Launch& launch
     for (const DeviceArray* o : outputs)
         if (o) CHECK(o->surroundings_untouched());
 }
+
+using Doubles = std::vector<double>;
+using Reals = DeviceMatrix<real>;
+using Floats = DeviceMatrix<float>;
+
+inline constexpr double kTolerance = kRealIsFloat32 ? 1e-5 : 1e-2;     // outputs stored as real; bf16 keeps 8 bits
+inline constexpr double kSumTolerance = kRealIsFloat32 ? 1e-5 : 1e-4;  // float32 outputs of sums on tensor cores
+inline constexpr double kFloatTolerance = 1e-5;                        // float32 outputs of float32 arithmetic
+
+struct Gpu {
+    Device device;
+    Stream stream{device, "compute", matmul_workspace_bytes()};
+    ThreadPool& pool() { return device.pool(); }
+};
 
 }  // namespace slab::test

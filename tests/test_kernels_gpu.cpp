@@ -1,4 +1,5 @@
-// The device's kernels, attention apart, against the references in double precision, in either number type.
+// The device's norms, rotary, activations, embeddings and dropout against the references in double precision, in either
+// number type. Products, losses and attention have files of their own.
 //
 // Each runs twice from the same state: the bits must agree. Shapes include sizes, strides and addresses that forbid
 // 16-byte accesses (gpu_compare.h says what else is watched).
@@ -8,42 +9,19 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "kernels/activation.h"
-#include "kernels/adamw.h"
-#include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
-#include "kernels/lora.h"
-#include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 #include "tests/gpu_compare.h"
 
 using namespace slab;
-using test::DeviceMatrix;
-using test::relative_error;
-using test::run_twice;
+using namespace slab::test;
 
 namespace {
-
-using Doubles = std::vector<double>;
-using Reals = DeviceMatrix<real>;
-using Floats = DeviceMatrix<float>;
-
-constexpr double kTolerance = kRealIsFloat32 ? 1e-5 : 1e-2;     // outputs stored as real; bf16 keeps 8 bits
-constexpr double kSumTolerance = kRealIsFloat32 ? 1e-5 : 1e-4;  // float32 outputs of sums on tensor cores
-constexpr double kFloatTolerance = 1e-5;                        // float32 outputs of float32 arithmetic
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-struct Gpu {
-    Device device;
-    Stream stream{device, "compute", matmul_workspace_bytes()};
-    ThreadPool& pool() { return device.pool(); }
-};
 
 // Tokens' documents: a new one every `every` tokens or so; 0: none.
 std::vector<int32_t> documents(size_t rows, int T_len, int every) {
@@ -55,192 +33,11 @@ std::vector<int32_t> documents(size_t rows, int T_len, int every) {
     return start;
 }
 
-struct ProductShape {
-    size_t rows;
-    int N, K;
-    size_t extra_x = 0, extra_y = 0;    // between rows
-    size_t offset_x = 0, offset_y = 0;  // elements behind an aligned address
-    float alpha = 1;
-};
-const ProductShape kProducts[] = {
-    {1, 1, 1},
-    {3, 5, 7},
-    {1, 64, 96, 0, 0, 0, 0, 0.5f},
-    {64, 64, 64},
-    {129, 257, 131, 3, 1, 1, 3, 2},
-    {257, 48, 512},
-    {300, 1000, 16, 8, 24, 8, 16, 2},
-    {300, 1000, 3, 5, 1, 3, 1, -1.5f},
-    {100, 333, 128, 8, 0, 16},
-    {2050, 16, 200, 40, 32, 8, 16},
-    {200, 3000, 1500},
-};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
 TEST_SUITE("gpu") {
-    TEST_CASE("matmul_forward on the device") {
-        Gpu gpu;
-        for (const ProductShape& s : kProducts) {
-            for (const bool with_bias : {false, true}) {
-                for (const int add_mode : {0, 1, 2}) {  // none, another matrix, y itself
-                    CAPTURE(s.rows);
-                    CAPTURE(s.N);
-                    CAPTURE(s.K);
-                    CAPTURE(s.offset_x);
-                    CAPTURE(with_bias);
-                    CAPTURE(add_mode);
-                    const size_t N = s.N, K = s.K;
-                    Reals x(gpu.stream, s.rows, K, s.extra_x, s.offset_x), w(gpu.stream, N, K);
-                    Reals bias(gpu.stream, 1, N, 0, s.offset_y), add(gpu.stream, s.rows, N, s.extra_y, s.offset_y);
-                    Reals y(gpu.stream, s.rows, N, s.extra_y, s.offset_y);
-                    x.fill(1), w.fill(2), bias.fill(3, 2), add.fill(4, 3);
-                    if (add_mode == 2) y.fill(5, 3);
-                    const real* added = add_mode == 0 ? nullptr : add_mode == 1 ? add.data() : y.data();
-                    run_twice({&y}, [&] {
-                        matmul_forward({y.data(), x.data(), w.data(), with_bias ? bias.data() : nullptr, added, s.rows,
-                                        s.N, s.K, y.ld(), x.ld(), s.alpha},
-                                       gpu.stream);
-                    });
-                    const Doubles gx = x.given(), gw = w.given(), gb = bias.given(), ga = add.given();
-                    Doubles want = y.given();
-                    ref::matmul_forward<double>({want.data(), gx.data(), gw.data(), with_bias ? gb.data() : nullptr,
-                                                 add_mode == 0   ? nullptr
-                                                 : add_mode == 1 ? ga.data()
-                                                                 : want.data(),
-                                                 s.rows, s.N, s.K, N, K, s.alpha},
-                                                gpu.pool());
-                    CHECK(relative_error(y.got(), want) < kTolerance);
-                }
-            }
-        }
-    }
-
-    TEST_CASE("matmul_backward_input on the device") {
-        Gpu gpu;
-        for (const ProductShape& s : kProducts) {
-            for (const bool accumulate : {false, true}) {
-                CAPTURE(s.rows);
-                CAPTURE(s.N);
-                CAPTURE(s.K);
-                CAPTURE(s.offset_x);
-                CAPTURE(accumulate);
-                const size_t N = s.N, K = s.K;
-                Reals dx(gpu.stream, s.rows, K, s.extra_x, s.offset_x), w(gpu.stream, N, K);
-                Reals dy(gpu.stream, s.rows, N, s.extra_y, s.offset_y);
-                w.fill(1), dy.fill(2);
-                if (accumulate) dx.fill(3, 4);
-                run_twice({&dx}, [&] {
-                    matmul_backward_input(
-                        {dx.data(), dy.data(), w.data(), s.rows, s.N, s.K, dx.ld(), dy.ld(), s.alpha, accumulate},
-                        gpu.stream);
-                });
-                const Doubles gw = w.given(), gy = dy.given();
-                Doubles want = dx.given();
-                ref::matmul_backward_input<double>(
-                    {want.data(), gy.data(), gw.data(), s.rows, s.N, s.K, K, N, s.alpha, accumulate}, gpu.pool());
-                CHECK(relative_error(dx.got(), want) < kTolerance);
-            }
-        }
-    }
-
-    TEST_CASE("matmul_backward_weight and bias_backward on the device") {
-        Gpu gpu;
-        for (const ProductShape& s : kProducts) {
-            CAPTURE(s.rows);
-            CAPTURE(s.N);
-            CAPTURE(s.K);
-            CAPTURE(s.offset_x);
-            const size_t N = s.N, K = s.K;
-            Reals x(gpu.stream, s.rows, K, s.extra_x, s.offset_x), dy(gpu.stream, s.rows, N, s.extra_y, s.offset_y);
-            Floats dw(gpu.stream, N, K), dbias(gpu.stream, 1, N);
-            x.fill(1), dy.fill(2), dw.fill(3, 2), dbias.fill(4, 2);
-            run_twice({&dw, &dbias}, [&] {
-                matmul_backward_weight({dw.data(), dy.data(), x.data(), s.rows, s.N, s.K, dy.ld(), x.ld(), s.alpha},
-                                       gpu.stream);
-                bias_backward(dbias.data(), dy.data(), s.rows, s.N, dy.ld(), gpu.stream);
-            });
-            const Doubles gx = x.given(), gy = dy.given();
-            Doubles want = dw.given(), want_bias = dbias.given();
-            ref::matmul_backward_weight<double>({want.data(), gy.data(), gx.data(), s.rows, s.N, s.K, N, K, s.alpha},
-                                                gpu.pool());
-            ref::bias_backward<double>(want_bias.data(), gy.data(), s.rows, s.N, N, gpu.pool());
-            CHECK(relative_error(dw.got(), want) < kSumTolerance);
-            CHECK(relative_error(dbias.got(), want_bias) < kFloatTolerance);
-        }
-    }
-
-    TEST_CASE("a stream without workspace is refused matrix products by name") {
-        Device device;
-        Stream stream(device, "copies");
-        Reals m(stream, 1, 1);
-        CHECK_THROWS_WITH_AS(matmul_forward({m.data(), m.data(), m.data(), nullptr, nullptr, 1, 1, 1, 1, 1}, stream),
-                             doctest::Contains("stream 'copies' has 0 bytes of workspace"), std::logic_error);
-    }
-
-    TEST_CASE("LoRA on the device, joined modules of odd ranks") {
-        Gpu gpu;
-        struct Case {
-            int K;
-            std::vector<int> ranks, outputs;
-            float p;
-        };
-        for (const Case& c : {Case{96, {16, 8, 8}, {64, 32, 32}, 0}, Case{96, {16, 8, 8}, {64, 32, 32}, 0.25f},
-                              Case{50, {3, 5}, {31, 44}, 0}, Case{50, {3, 5}, {31, 44}, 0.1f}}) {
-            CAPTURE(c.K);
-            CAPTURE(c.p);
-            constexpr int kT = 37;
-            const size_t rows = 2 * kT, K = c.K, modules = c.ranks.size();
-            int R = 0, N = 0;
-            for (size_t i = 0; i < modules; ++i) R += c.ranks[i], N += c.outputs[i];
-            Reals x(gpu.stream, rows, K), y(gpu.stream, rows, N), dy(gpu.stream, rows, N), A(gpu.stream, R, K);
-            Reals xa(gpu.stream, rows, R), dxa(gpu.stream, rows, R), dx(gpu.stream, rows, K), tmp(gpu.stream, rows, K);
-            Floats dA(gpu.stream, R, K);
-            x.fill(1), y.fill(2), dy.fill(3), A.fill(4, 0.3), dx.fill(5), dA.fill(6);
-            std::vector<std::unique_ptr<Reals>> B;
-            std::vector<std::unique_ptr<Floats>> dB;
-            std::vector<Doubles> ref_B, ref_dB;
-            LoraGroup<real> group{A.data(), dA.data(), R, c.K, {}};
-            Doubles ref_A = A.given(), ref_dA = dA.given();
-            LoraGroup<double> ref_group{ref_A.data(), ref_dA.data(), R, c.K, {}};
-            for (size_t i = 0, row = 0, col = 0; i < modules; ++i) {
-                B.push_back(std::make_unique<Reals>(gpu.stream, c.outputs[i], c.ranks[i]));
-                dB.push_back(std::make_unique<Floats>(gpu.stream, c.outputs[i], c.ranks[i]));
-                B[i]->fill(10 + i), dB[i]->fill(20 + i);
-                ref_B.push_back(B[i]->given()), ref_dB.push_back(dB[i]->given());
-                const int first_row = static_cast<int>(row), first_col = static_cast<int>(col);
-                const int site = static_cast<int>(i);
-                group.modules.push_back(
-                    {B[i]->data(), dB[i]->data(), c.ranks[i], c.outputs[i], first_row, first_col, 1.5f + site, site});
-                row += c.ranks[i], col += c.outputs[i];
-            }
-            for (size_t i = 0; i < modules; ++i) {
-                const LoraModule<real>& m = group.modules[i];
-                ref_group.modules.push_back(
-                    {ref_B[i].data(), ref_dB[i].data(), m.r, m.N, m.first_row, m.first_col, m.scale, m.site});
-            }
-            const LoraDropout dropout{c.p, kT, {.seed = 5, .layer = 3}};
-            real* scratch = c.p > 0 ? tmp.data() : nullptr;
-            run_twice({&y, &xa, &dx, &dA, dB[0].get(), dB[1].get(), modules > 2 ? dB[2].get() : nullptr}, [&] {
-                lora_forward({y.data(), xa.data(), x.data(), scratch, rows, y.ld()}, group, dropout, gpu.stream);
-                lora_backward({dx.data(), dxa.data(), dy.data(), xa.data(), x.data(), scratch, rows, dy.ld()}, group,
-                              dropout, gpu.stream);
-            });
-            const Doubles gx = x.given(), gdy = dy.given();
-            Doubles want_y = y.given(), want_xa(rows * R), want_dxa(rows * R), want_dx = dx.given(), want_tmp(rows * K);
-            ref::lora_forward<double>({want_y.data(), want_xa.data(), gx.data(), want_tmp.data(), rows, y.ld()},
-                                      ref_group, dropout, gpu.pool());
-            ref::lora_backward<double>({want_dx.data(), want_dxa.data(), gdy.data(), want_xa.data(), gx.data(),
-                                        want_tmp.data(), rows, dy.ld()},
-                                       ref_group, dropout, gpu.pool());
-            CHECK(relative_error(y.got(), want_y) < kTolerance);
-            CHECK(relative_error(xa.got(), want_xa) < kTolerance);
-            CHECK(relative_error(dx.got(), want_dx) < kTolerance);
-            CHECK(relative_error(dA.got(), ref_dA) < kTolerance);
-            for (size_t i = 0; i < modules; ++i) CHECK(relative_error(dB[i]->got(), ref_dB[i]) < kTolerance);
-        }
-    }
-
     TEST_CASE("LayerNorm and RMSNorm on the device") {
         Gpu gpu;
         struct Case {
@@ -558,174 +355,6 @@ TEST_SUITE("gpu") {
             }
         }
     }
-
-    TEST_CASE("cross-entropy on the device, odd vocabularies and masked rows") {
-        Gpu gpu;
-        struct Case {
-            size_t rows;
-            int V;
-            double scale;
-            size_t offset = 0;
-        };
-        for (const Case& s : {Case{3, 1, 1}, Case{5, 2, 3}, Case{9, 7, 3}, Case{40, 129, 10, 1}, Case{17, 1000, 100},
-                              Case{6, 5003, 5}, Case{5, 32000, 20}, Case{4, 50257, 8}, Case{2, 151936, 8}}) {
-            for (const bool backward : {false, true}) {
-                CAPTURE(s.rows);
-                CAPTURE(s.V);
-                CAPTURE(backward);
-                const size_t V = s.V;
-                constexpr float kScale = 0.25f;  // of the loss
-                Reals z(gpu.stream, s.rows, V, 0, s.offset);
-                Floats losses(gpu.stream, 1, s.rows);
-                Doubles logits = test::random_values(s.rows * V, 1, s.scale);
-                if (V > 100) logits[3] = -kInfinity;  // an entry that is ruled out
-                z.set(logits);
-                std::vector<int32_t> targets(s.rows);
-                for (size_t i = 0; i < s.rows; ++i)
-                    targets[i] = i % 4 == 2 ? kIgnoreTarget : static_cast<int32_t>((i * 7919 + V - 1) % V);
-                const DeviceBuffer device_targets = test::to_device(gpu.stream, targets);
-                run_twice({&losses, &z}, [&] {
-                    cross_entropy(losses.data(), z.data(), device_targets.as<int32_t>(), s.rows, s.V, kScale, backward,
-                                  gpu.stream);
-                });
-                Doubles want = z.given(), want_losses(s.rows);
-                ref::cross_entropy<double>(want_losses.data(), want.data(), targets.data(), s.rows, s.V, kScale,
-                                           backward, gpu.pool());
-                Doubles got = z.got();
-                for (Doubles* values : {&got, &want}) std::replace(values->begin(), values->end(), -kInfinity, 0.0);
-                CHECK(relative_error(losses.got(), want_losses) < kFloatTolerance);
-                CHECK(relative_error(got, want) < (backward ? kTolerance : 1e-12));
-            }
-        }
-    }
-
-    TEST_CASE("a target outside the vocabulary, and a NaN among the logits, show in the device's loss") {
-        Gpu gpu;
-        Reals z(gpu.stream, 4, 300);
-        Floats losses(gpu.stream, 1, 4);
-        Doubles logits = test::random_values(4 * 300, 1);
-        logits[3 * 300 + 17] = kNaN;
-        z.set(logits);
-        const DeviceBuffer targets = test::to_device(gpu.stream, std::vector<int32_t>{299, 300, -1, 5});
-        cross_entropy(losses.data(), z.data(), targets.as<int32_t>(), 4, 300, 1, true, gpu.stream);
-        losses.download(), z.download();
-        const Doubles got = losses.got();
-        CHECK(std::isfinite(got[0]));
-        for (const size_t row : {1, 2, 3}) CHECK(std::isnan(got[row]));
-        CHECK(losses.surroundings_untouched());
-        CHECK(z.surroundings_untouched());
-    }
-
-    TEST_CASE("sum_losses on the device") {
-        Gpu gpu;
-        for (const size_t n : {1, 5, 1000, 4097, 100003}) {
-            CAPTURE(n);
-            Floats losses(gpu.stream, 1, n);
-            losses.fill(1, 3);
-            const DeviceBuffer sum = test::to_device(gpu.stream, std::vector<double>{kNaN});
-            Doubles sums;
-            for (const bool accumulate : {false, true, false}) {
-                sum_losses(sum.as<double>(), losses.data(), n, accumulate, gpu.stream);
-                sums.push_back(test::from_device(gpu.stream, sum.as<double>()));
-            }
-            double want = 0;
-            const Doubles given = losses.given();
-            ref::sum_losses(&want, given.data(), n, false, gpu.pool());
-            CHECK(sums[0] == doctest::Approx(want).epsilon(1e-12));
-            CHECK(sums[1] == 2 * sums[0]);
-            CHECK(sums[2] == sums[0]);
-        }
-    }
-
-    TEST_CASE("gradient norm, AdamW and the refusal of bad steps on the device") {
-        Gpu gpu;
-        struct Case {
-            size_t n, offset = 0;
-            float max_norm = 1;
-        };
-        for (const Case& s : {Case{1}, Case{5, 1}, Case{1000, 0, 0}, Case{65536}, Case{65537, 2, 1e9f}, Case{400003}}) {
-            CAPTURE(s.n);
-            CAPTURE(s.offset);
-            Floats master(gpu.stream, 1, s.n, 0, s.offset), grad(gpu.stream, 1, s.n, 0, s.offset);
-            Floats m(gpu.stream, 1, s.n, 0, s.offset), v(gpu.stream, 1, s.n, 0, s.offset);
-            Reals param(gpu.stream, 1, s.n, 0, s.offset);
-            master.fill(1), grad.fill(2, 0.1), m.fill(3, 0.01), v.fill(4, 0.01);
-            Doubles squares = v.given();
-            for (double& e : squares) e = std::abs(e) + 1e-6;
-            v.set(squares);
-            const DeviceBuffer scratch =
-                test::to_device(gpu.stream, Doubles(gradient_norm_scratch_bytes(s.n) / sizeof(double), kNaN));
-            const OptimizerControl before{0, 0, 0, 4, 0, 0};
-            const DeviceBuffer control = test::to_device(gpu.stream, std::vector<OptimizerControl>{before});
-            const AdamWSettings settings{1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
-            real* const device_param = param.data();
-            run_twice({&master, &m, &v, &param}, [&] {
-                copy_async(control.data(), &before, sizeof before, CopyKind::host_to_device, gpu.stream);
-                gradient_norm(control.as<OptimizerControl>(), scratch.as<double>(), grad.data(), s.n, s.max_norm,
-                              nullptr, 0.9f, 0.95f, gpu.stream);
-                adamw_update({device_param, master.data(), grad.data(), m.data(), v.data(), s.n, settings,
-                              control.as<OptimizerControl>()},
-                             gpu.stream);
-            });
-            const OptimizerControl got = test::from_device(gpu.stream, control.as<OptimizerControl>());
-            OptimizerControl want = before;
-            Doubles ref_scratch(gradient_norm_scratch_bytes(s.n) / sizeof(double));
-            Doubles p = master.given(), g = grad.given(), ref_m = m.given(), ref_v = v.given();
-            ref::gradient_norm(&want, ref_scratch.data(), g.data(), s.n, s.max_norm, nullptr, 0.9f, 0.95f, gpu.pool());
-            ref::adamw_update<double>({p.data(), nullptr, g.data(), ref_m.data(), ref_v.data(), s.n, settings, &want},
-                                      gpu.pool());
-            CHECK(got.grad_norm == doctest::Approx(want.grad_norm).epsilon(1e-6));
-            CHECK(got.clip == doctest::Approx(want.clip).epsilon(1e-6));
-            CHECK(got.skip == 0);
-            CHECK(got.applied == 5);
-            CHECK(got.bias_correction1 == doctest::Approx(want.bias_correction1).epsilon(1e-6));
-            CHECK(got.bias_correction2 == doctest::Approx(want.bias_correction2).epsilon(1e-6));
-            CHECK(relative_error(master.got(), p) < kFloatTolerance);
-            CHECK(relative_error(m.got(), ref_m) < kFloatTolerance);
-            CHECK(relative_error(v.got(), ref_v) < kFloatTolerance);
-            const Doubles stored = param.got(), masters = master.got();
-            size_t different = 0;
-            for (size_t i = 0; i < s.n; ++i)
-                different += stored[i] != to_float(to_real(static_cast<float>(masters[i])));
-            CHECK(different == 0);
-        }
-    }
-
-    TEST_CASE("a gradient or loss that is not finite changes nothing on the device but the control") {
-        Gpu gpu;
-        constexpr size_t kN = 70000;
-        for (const int fault : {0, 1, 2, 3}) {  // none, NaN gradient, infinite gradient, NaN loss
-            CAPTURE(fault);
-            Floats master(gpu.stream, 1, kN), grad(gpu.stream, 1, kN), m(gpu.stream, 1, kN), v(gpu.stream, 1, kN);
-            Reals param(gpu.stream, 1, kN);
-            Doubles g = test::random_values(kN, 1);
-            if (fault == 1) g[69999] = kNaN;
-            if (fault == 2) g[3] = kInfinity;
-            master.fill(2), grad.set(g), m.fill(3), v.set(Doubles(kN, 0.5)), param.fill(4);
-            const DeviceBuffer scratch =
-                test::to_device(gpu.stream, Doubles(gradient_norm_scratch_bytes(kN) / 8, kNaN));
-            const DeviceBuffer loss = test::to_device(gpu.stream, Doubles{fault == 3 ? kNaN : 2.0});
-            const DeviceBuffer control =
-                test::to_device(gpu.stream, std::vector<OptimizerControl>{{0, 0.5f, 0, 7, 0.25f, 0.125f}});
-            gradient_norm(control.as<OptimizerControl>(), scratch.as<double>(), grad.data(), kN, 1, loss.as<double>(),
-                          0.9f, 0.95f, gpu.stream);
-            adamw_update({param.data(),
-                          master.data(),
-                          grad.data(),
-                          m.data(),
-                          v.data(),
-                          kN,
-                          {1e-2f, 0.9f, 0.95f, 1e-8f, 0},
-                          control.as<OptimizerControl>()},
-                         gpu.stream);
-            const OptimizerControl after = test::from_device(gpu.stream, control.as<OptimizerControl>());
-            CHECK(after.skip == (fault != 0));
-            CHECK(after.applied == (fault == 0 ? 8 : 7));
-            master.download(), m.download(), v.download(), param.download();
-            const bool unchanged = master.got() == master.given() && m.got() == m.given() && v.got() == v.given() &&
-                                   param.got() == param.given();
-            CHECK(unchanged == (fault != 0));
-        }
-    }
 }
-#endif
+
+#endif  // SLABSTREAM_CUDA

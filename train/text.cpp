@@ -18,13 +18,6 @@ std::string format_text(const char* format, ...) {
     return text;
 }
 
-std::string memory_text(size_t bytes) {
-    const double b = static_cast<double>(bytes);
-    if (bytes >= size_t{1} << 30) return format_text("%.2f GiB", b / 0x1p30);
-    if (bytes >= size_t{1} << 20) return format_text("%.1f MiB", b / 0x1p20);
-    return format_text("%.1f KiB", b / 0x1p10);
-}
-
 std::string bytes_text(size_t bytes) {
     return count_text(bytes) + " bytes";
 }

@@ -7,13 +7,14 @@
 #include <string_view>
 
 #include "data/display.h"
+#include "kernels/memory_account.h"
 
 namespace slab::train {
 
 using data::count_text;
 using data::printable_text;
+using slab::memory_text;
 
-std::string memory_text(size_t bytes);      // "10.8 GiB", "3.2 MiB"
 std::string bytes_text(size_t bytes);       // exact, with separators: "1,234,567 bytes"
 std::string duration_text(double seconds);  // "0:41:10"
 std::string format_text(const char* format, ...) __attribute__((format(printf, 1, 2)));

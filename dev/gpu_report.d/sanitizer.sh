@@ -7,6 +7,9 @@
 # Hopper the matrix library's larger bf16 products write through the copy engine, which initcheck does not see, and every
 # reader of theirs would be reported. racecheck takes a minute or more a step, so it gets one step and no sample; told to
 # look at our own kernels alone (--kernel-name) it breaks off, so what it says of the matrix library's is told apart.
+
+kernel_tests='*test_kernels_gpu.cpp,*test_matmul_gpu.cpp,*test_loss_optimizer_gpu.cpp,*test_attention_cached_gpu.cpp'
+
 programs_of() {  # TOOL
     case $1 in
         initcheck) echo llama gpt2 ;;
@@ -26,7 +29,7 @@ sanitizer_program() {  # PROGRAM TOOL: the command of a program, as words in $co
         llama-generic) command=(env SLABSTREAM_GENERIC_KERNELS=1 "${train[@]}") ;;
         gpt2) command=("$bf16/parity_gpt" tests/fixtures/gpt2 --layer-offloading --num-slots 2) ;;
         qwen3) command=("$bf16/parity_gpt" tests/fixtures/full_qwen3_freeze1 --layer-offloading --num-slots 2) ;;
-        kernels) command=("$bf16/tests" -ts=gpu "-sf=*test_kernels_gpu.cpp,*test_attention_cached_gpu.cpp") ;;
+        kernels) command=("$bf16/tests" -ts=gpu -sf="$kernel_tests") ;;
         attention) command=("$bf16/tests" -ts=gpu "-sf=*test_attention_gpu.cpp") ;;
     esac
 }
