@@ -194,7 +194,8 @@ TEST_SUITE(SLABS_SUITE) {
             CHECK(device.host_pinned_bytes() == 3 * kChunk_bytes);
             check_arrival(device, slabs, random);
             CHECK(device.traffic().host_to_device_bytes == slabs.streamed_bytes());
-            CHECK(slabs.report().find("0.1 MiB staged through 0.0 MiB") != std::string::npos);
+            const std::string staged = memory_text(slabs.streamed_bytes()) + " staged through ";
+            CHECK(slabs.report().find(staged + "12.0 KiB") != std::string::npos);
         }
     }
 
