@@ -11,7 +11,6 @@
 #include <iostream>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -39,9 +38,6 @@ struct BenchOptions {
     int steps = kGpu ? 10 : 5, warmup = 2, threads = 0;
     double link_limit_gbps = 0;
     OffloadFlags offload;
-    size_t budget_bytes() const {
-        return offload.vram_budget.empty() ? 0 : parse_size(offload.vram_budget, "--vram-budget");
-    }
 };
 
 double median(std::vector<double> v) {
@@ -222,7 +218,8 @@ struct Bench {
     }
 
     Bench(const ModelConfig& c, const BenchOptions& o, bool streamed, double copy_delay_us) {
-        device = std::make_unique<Device>(DeviceOptions{.threads = o.threads, .budget_bytes = o.budget_bytes()});
+        device =
+            std::make_unique<Device>(DeviceOptions{.threads = o.threads, .budget_bytes = o.offload.budget_bytes()});
         layout = layout_of(c, o, streamed, device->memory().reserved_bytes(), device->memory().budget_bytes());
         check_budget(layout, device->memory().reserved_bytes(), device->memory().budget_bytes());
         weights = std::make_unique<BaseWeights>(BaseWeights::random(1, c));
@@ -381,14 +378,14 @@ int main(int argc, char** argv) {
     CLI::App app("Times a training step of a model of the given shape, resident and streamed.", "bench_step");
     app.option_defaults()->always_capture_default();
     app.add_option("--hidden", o.hidden, "C")->check(CLI::Range(1, kMaxHidden));
-    app.add_option("--intermediate", o.intermediate, "MLP width")->check(CLI::Range(1, kMaxHidden));
+    app.add_option("--intermediate", o.intermediate, "MLP width")->check(CLI::Range(1, kMaxIntermediate));
     app.add_option("--layers", o.layers, "L")->check(CLI::Range(1, kMaxLayers));
     app.add_option("--heads", o.heads, "query heads")->check(CLI::Range(1, kMaxHeads));
     app.add_option("--kv-heads", o.kv_heads, "key/value heads; 0: as many as heads")->check(CLI::Range(0, kMaxHeads));
     app.add_option("--vocab", o.vocab, "V")->check(CLI::Range(2, kMaxVocabulary));
-    app.add_option("--sequence-len", o.sequence_len, "T")->check(CLI::Range(1, 1 << 24));
-    app.add_option("--micro-batch-size", o.micro_batch_size, "B")->check(CLI::Range(1, 1 << 20));
-    app.add_option("--lora-r", o.lora_r, "LoRA rank, on all linear layers")->check(CLI::Range(1, kMaxHidden));
+    app.add_option("--sequence-len", o.sequence_len, "T")->check(CLI::Range(1, kMaxSequenceLen));
+    app.add_option("--micro-batch-size", o.micro_batch_size, "B")->check(CLI::Range(1, kMaxMicroBatchSize));
+    app.add_option("--lora-r", o.lora_r, "LoRA rank, on all linear layers")->check(CLI::Range(1, kMaxLoraRank));
     app.add_option("--steps", o.steps, "timed pairs of steps")->check(CLI::Range(1, 10000));
     app.add_option("--warmup", o.warmup, "pairs before them")->check(CLI::Range(1, 1000));
     app.add_option("--threads", o.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1024));

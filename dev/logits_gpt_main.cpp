@@ -64,9 +64,7 @@ void run(const Arguments& a) {
         settings.freeze_layers = 0;
     }
     apply_offload_flags(settings, a.offload, config.L);
-    Device device(
-        {.threads = a.threads,
-         .budget_bytes = a.offload.vram_budget.empty() ? 0 : parse_size(a.offload.vram_budget, "--vram-budget")});
+    Device device({.threads = a.threads, .budget_bytes = a.offload.budget_bytes()});
     const MemoryAccount& account = device.memory();
     const ModelLayout layout =
         make_layout(config, settings, a.offload, account.reserved_bytes(), account.budget_bytes());
@@ -74,8 +72,8 @@ void run(const Arguments& a) {
     BaseWeights weights = BaseWeights::from_files(a.base, config);
     Model model(device, layout, weights, {});
     if (!a.adapter_in.empty())
-        model.trained().write_weights(
-            read_trained(fs::path(a.adapter_in) / "adapter_model.safetensors", layout.trained), model.compute());
+        model.trained().write_weights(read_trained(adapter_weights_file(a.adapter_in), layout.trained),
+                                      model.compute());
 
     std::vector<float> logits;  // [B, T, V]
     for (size_t b = 0; b < tokens.B; ++b) {

@@ -6,12 +6,10 @@
 // taken.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -238,15 +236,14 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
     if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / "adapter_config.json", config);
     if (settings.lora) settings.lora->dropout = 0;  // the references are made without
     apply_offload_flags(settings, flags, config.L);
-    Device device({.threads = threads,
-                   .budget_bytes = flags.vram_budget.empty() ? 0 : parse_size(flags.vram_budget, "--vram-budget")});
+    Device device({.threads = threads, .budget_bytes = flags.budget_bytes()});
     const ModelLayout layout =
         make_layout(config, settings, flags, device.memory().reserved_bytes(), device.memory().budget_bytes());
     check_budget(layout, device.memory().reserved_bytes(), device.memory().budget_bytes());
     BaseWeights weights = BaseWeights::from_files(base, config);
     Model model(device, layout, weights, {});
     if (!e.full)
-        model.trained().write_weights(read_trained(directory / "adapter" / "adapter_model.safetensors", layout.trained),
+        model.trained().write_weights(read_trained(adapter_weights_file(directory / "adapter"), layout.trained),
                                       model.compute());
     const std::vector<float> initial = model.trained().read_weights(model.compute());
     const auto steps = read_batches(expected, e, config.V);

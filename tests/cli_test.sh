@@ -305,6 +305,23 @@ awk '$1 == lane && $2 < end - 0.01 { print } { lane = $1; end = $3 }' "$work/box
 if [ -s "$output" ]; then fail "boxes of a lane overlap" "$output"; else pass; fi
 if grep -q "\"bytes\": $slab_bytes" "$work/trace.json"; then pass; else fail "copies in the trace have no bytes"; fi
 
+# --- bench_step: what its report says beside the times, and what it refuses before it times anything
+bench() { "$build/bench_step" --hidden 32 --intermediate 64 --layers 4 --heads 2 --vocab 64 --sequence-len 16 \
+    --micro-batch-size 1 --lora-r 2 --steps 1 --warmup 1 "$@"; }
+require 0 bench
+prints "bench_step" '^llama, 4 layers, hidden 32, 2 heads of 16, intermediate 64, vocabulary 64, '
+for product in 'qkv +\[96, 32\]' 'o +\[32, 32\]' 'gate, up +\[128, 32\]' 'down +\[32, 64\]' 'head +\[64, 32\]'; do
+    prints "bench_step" "^  $product "
+done
+prints "bench_step" '^streamed step .*  N 4, R 2, P 1 '
+prints "bench_step" '^moved 4\.0 slabs a step, 0 bytes back; '
+if ! on_cuda; then
+    prints "bench_step" '^streamed peak device memory ([0-9,]+) bytes, planned \1 bytes$'
+fi
+refuses "bench_step's rank" "--lora-r: .*1 to 4096" bench --lora-r 4097
+refuses "bench_step's width" "--intermediate: .*1 to 4194304" bench --intermediate 4194305
+refuses "bench_step's heads" "--heads 2 is no multiple of --kv-heads 3" bench --kv-heads 3
+
 # --- the run directory
 refuses "a second run in the same directory" "checkpoint-3.*--resume-from-checkpoint last" run plain
 require 0 run limited --save-steps 1 --save-total-limit 2

@@ -1,9 +1,12 @@
 // The command line and config files: every flag refuses what makes no sense and says its name, a config file takes both
 // spellings, and the config.toml of a run repeats it.
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "tests/tiny_model.h"
 #include "train/config_file.h"
+#include "train/run_setup.h"
 
 using namespace slab;
 using namespace slab::train;
@@ -40,7 +43,7 @@ std::vector<std::string> with(std::vector<std::string> more) {
     return all;
 }
 
-// All that a run can be told, for comparing.
+// All that a run can be told, but by flags that no config file takes; for comparing.
 std::vector<std::string> fields(const TrainOptions& o) {
     std::vector<std::string> all;
     const auto add = [&](const auto&... values) {
@@ -59,7 +62,8 @@ std::vector<std::string> fields(const TrainOptions& o) {
         o.adam_epsilon, o.seed, o.offload.layer_offloading, o.offload.num_prefetch, o.offload.num_slots,
         o.offload.resident_layers, o.offload.vram_budget, o.offload.recompute, o.threads, o.eval_steps, o.save_steps,
         o.save_total_limit, o.logging_steps, o.log, o.trace, o.trace_steps, o.sample, o.sample_tokens,
-        o.sample_temperature, o.top_k, o.top_p, o.sample_chat);
+        o.sample_temperature, o.top_k, o.top_p, o.sample_chat, o.sample_packing, o.train_on_inputs, o.chat_template,
+        o.preview);
     return all;
 }
 
@@ -202,7 +206,7 @@ TEST_SUITE("cpu") {
             {"--logging-steps", {"0", "-1", huge, "x"}},
             {"--trace", {(dir.path / "no" / "trace.json").string()}},
             {"--trace-steps",
-             {"0:1", "3:2", "3", "x", "1:", "1:2x", "1:5000", "1:" + huge},
+             {"0:1", "3:2", "3", "x", "1:", "1:2x", "1:1001", "7:1007", "1:5000", "1:" + huge},
              {"--trace", (dir.path / "t.json").string()}},
             {"--trace-steps", {"1:2"}},  // of no trace
             {"--sample-packing", {"x"}},
@@ -221,28 +225,70 @@ TEST_SUITE("cpu") {
             {"--top-p", {"0", "-1", "1.1", "nan", "x"}, {"--sample", "Hello"}},
             {"--top-p", {"1"}},
         };
+        // What the program says; `wanted` is in it.
+        const auto check_refused = [&](const std::string& flag, const std::string& value,
+                                       std::vector<std::string> arguments, const std::string& wanted) {
+            const std::vector<std::string> usual = {"--base-model",   base.files.path.string(),
+                                                    "--train-data",   data,
+                                                    "--output-dir",   out,
+                                                    "--sequence-len", "9",
+                                                    "--max-steps",    "1",
+                                                    "--lora-r",       "2",
+                                                    "--threads",      "1"};
+            for (size_t i = 0; i < usual.size(); i += 2)
+                if (usual[i] != flag) arguments.insert(arguments.end(), {usual[i], usual[i + 1]});
+            arguments.push_back(flag + "=" + value);
+            CAPTURE(flag);
+            CAPTURE(value);
+            const Program program = run_train_gpt(arguments);
+            CHECK(program.code == 1);
+            CAPTURE(program.error);
+            CHECK(has(program.error, flag));
+            CHECK(has(program.error, wanted));
+            CHECK_FALSE(std::filesystem::exists(out));  // nothing was begun
+            std::filesystem::remove_all(out);
+        };
         for (const auto& [flag, values, context] : table)
-            for (const std::string& value : values) {
-                std::vector<std::string> arguments = context;
-                const std::vector<std::string> usual = {"--base-model",   base.files.path.string(),
-                                                        "--train-data",   data,
-                                                        "--output-dir",   out,
-                                                        "--sequence-len", "9",
-                                                        "--max-steps",    "1",
-                                                        "--lora-r",       "2",
-                                                        "--threads",      "1"};
-                for (size_t i = 0; i < usual.size(); i += 2)
-                    if (usual[i] != flag) arguments.insert(arguments.end(), {usual[i], usual[i + 1]});
-                arguments.push_back(flag + "=" + value);
-                CAPTURE(flag);
-                CAPTURE(value);
-                const Program program = run_train_gpt(arguments);
-                CHECK(program.code == 1);
-                CAPTURE(program.error);
-                CHECK(has(program.error, flag));
-                CHECK_FALSE(std::filesystem::exists(out));  // nothing was begun
-                std::filesystem::remove_all(out);
-            }
+            for (const std::string& value : values) check_refused(flag, value, context, flag);
+
+        // Above a bound the range is told, or the value would be in what is wanted.
+        const std::string steps_end = "1099511627777", to_last_step = " to 1099511627776";
+        const std::vector<std::array<std::string, 3>> above = {
+            {"--lora-r", "4097", "1 to 4096"},
+            {"--sequence-len", "16777217", "1 to 16777216"},
+            {"--micro-batch-size", "1048577", "1 to 1048576"},
+            {"--gradient-accumulation-steps", "1048577", "1 to 1048576"},
+            {"--max-steps", steps_end, "0" + to_last_step},
+            {"--num-epochs", "1000001", "more than 0, at most 1000000"},
+            {"--learning-rate", "1000", "0 or more, below 1000"},
+            {"--warmup-ratio", "1.5", "0 to 1"},
+            {"--warmup-steps", steps_end, "0" + to_last_step},
+            {"--weight-decay", "1000", "0 or more, below 1000"},
+            {"--max-grad-norm", "1e60", "finite float32"},
+            {"--adam-epsilon", "1e60", "finite float32"},
+            {"--val-set-size", "1e15", "below 1000000000000000"},
+            {"--threads", "1025", "0 to 1024"},
+            {"--num-prefetch", "1048577", "1 to 1048576"},
+            {"--num-slots", "2147483648", "up to 2147483647, or auto"},
+            {"--vram-budget", "1048576T", "below 2^60 bytes"},
+            {"--eval-steps", steps_end, "0" + to_last_step},
+            {"--save-steps", steps_end, "0" + to_last_step},
+            {"--save-total-limit", steps_end, "0 (keep all)" + to_last_step},
+            {"--logging-steps", steps_end, "1" + to_last_step},
+            {"--preview", steps_end, "0" + to_last_step + " rows"},
+            {"--sample-tokens", "1048577", "1 to 1048576"},
+            {"--sample-temperature", "101", "0 to 100"},
+            {"--top-p", "1.1", "at most 1"},
+            {"--trace-steps", "1:1001", "at most 1000 steps"},
+        };
+        for (const auto& [flag, value, wanted] : above) {
+            std::vector<std::string> context;
+            if (flag.starts_with("--sample") || flag == "--top-p") context = {"--sample", "Hello"};
+            if (flag == "--num-prefetch" || flag == "--num-slots") context = streaming;
+            if (flag == "--trace-steps") context = {"--trace", (dir.path / "t.json").string()};
+            check_refused(flag, value, context, "wanted");
+            check_refused(flag, value, context, wanted);
+        }
 
         // Files that are not there are named themselves.
         for (const char* flag : {"--train-data", "--val-data", "--adapter-in", "--resume-from-checkpoint", "--log"}) {
@@ -295,6 +341,13 @@ TEST_SUITE("cpu") {
         const Parsed adapter = parse(with({"--adapter-in", "a", "--adapter", "none"}));
         CHECK(adapter.code == 1);
         CHECK(has(adapter.error, "--adapter-in"));
+    }
+
+    TEST_CASE("options: a trace holds up to a thousand steps") {
+        CHECK(parse_trace_steps("1:1000") == std::pair<int64_t, int64_t>{1, 1000});
+        CHECK(parse_trace_steps("7:1006") == std::pair<int64_t, int64_t>{7, 1006});
+        CHECK(parse_trace_steps("5:5") == std::pair<int64_t, int64_t>{5, 5});
+        CHECK(has(error_of([] { parse_trace_steps("1:1001"); }), "at most 1000 steps"));
     }
 
     TEST_CASE("options: sizes are powers of 1024, with or without iB") {
@@ -459,6 +512,8 @@ TEST_SUITE("cpu") {
             {"--layer-offloading", "--num-prefetch", "2", "--num-slots", "auto", "--resident-layers", "0,2,5",
              "--vram-budget", "11.5GiB", "--recompute", "none", "--use-rslora", "--lora-dropout", "0.05"},
             {"--freeze-layers", "3", "--val-set-size", "0.1", "--eval-steps", "7", "--save-steps", "9"},
+            {"--sample-packing", "--train-on-inputs", "--chat-template", "llama3", "--preview", "3"},
+            {"--sample", "Hello", "--sample-chat", "--sample-tokens", "7", "--top-k", "5", "--top-p", "0.5"},
             {"--freeze-layers", "0", "--from-scratch", "--seed", "18446744073709551615"},
             {"--adapter", "none", "--learning-rate", "0.1", "--weight-decay", "0.30000000000000004"},
             {"--lora-target-modules", "q_proj,v_proj", "--lora-r", "3", "--lora-alpha", "2.5", "--warmup-steps", "-1"},

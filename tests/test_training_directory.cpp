@@ -115,6 +115,14 @@ TEST_SUITE("cpu") {
         put(bench.dir.path / "events.jsonl", "{\"event\": \"a birth\", \"step\": 3}\n");
         check_refused(bench, "a", {{"--log", (bench.dir.path / "events.jsonl").string()}}, "is no log of a run",
                       bench.dir.path / "events.jsonl");
+        // Without --log there is no other file to name.
+        fs::create_directory(bench.run_dir("notes"));
+        const fs::path notes = bench.run_dir("notes") / "log.jsonl";
+        put(notes, "my notes\n");
+        check_refused(bench, "notes", {},
+                      "--output-dir " + bench.run_dir("notes").string() +
+                          ": its log.jsonl is no log of a run, which would be overwritten; give another directory",
+                      notes);
 
         const std::string both = (bench.dir.path / "both").string();
         check_refused(bench, "a", {{"--log", both}, {"--trace", both}}, "is the log, which would be overwritten");

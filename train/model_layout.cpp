@@ -24,10 +24,12 @@ constexpr size_t kTrainedHostCopies = 5;
 }
 
 void check_settings(const ModelConfig& c, const ModelSettings& s) {
-    if (s.B < 1 || s.B > 1 << 20)
-        refuse("--micro-batch-size " + std::to_string(s.B) + " is out of range; wanted 1 or more");
-    if (s.T < 1 || s.T > 1 << 24)
-        refuse("--sequence-len " + std::to_string(s.T) + " is out of range; wanted 1 or more");
+    if (s.B < 1 || s.B > kMaxMicroBatchSize)
+        refuse("--micro-batch-size " + std::to_string(s.B) + " is out of range; wanted 1 to " +
+               std::to_string(kMaxMicroBatchSize));
+    if (s.T < 1 || s.T > kMaxSequenceLen)
+        refuse("--sequence-len " + std::to_string(s.T) + " is out of range; wanted 1 to " +
+               std::to_string(kMaxSequenceLen));
     if (static_cast<size_t>(s.B) * s.T > size_t{1} << 30)
         refuse("--micro-batch-size " + std::to_string(s.B) + " times --sequence-len " + std::to_string(s.T) +
                " is more than 2^30 tokens");

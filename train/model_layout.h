@@ -21,9 +21,11 @@
 
 namespace slab::train {
 
+inline constexpr int kMaxMicroBatchSize = 1 << 20, kMaxSequenceLen = 1 << 24;
+
 struct ModelSettings {
-    int B = 1;     // --micro-batch-size
-    int T = 2048;  // --sequence-len
+    int B = 1;     // --micro-batch-size, up to kMaxMicroBatchSize
+    int T = 2048;  // --sequence-len, up to kMaxSequenceLen
     Recompute recompute = Recompute::none;
     std::optional<LoraSettings> lora;  // without: trained in full, but for what freeze_layers freezes
     int freeze_layers = 0;             // K > 0: embeddings, tied head and the first K layers are frozen

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
@@ -87,6 +87,17 @@ std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
 }
 
 constexpr int64_t kMostSteps = int64_t{1} << 40;
+constexpr int kMostMicroBatches = 1 << 20, kMostSampleTokens = 1 << 20, kMostPrefetch = 1 << 20, kMostThreads = 1024;
+constexpr int64_t kMostEpochs = 1'000'000, kLearningRatesEnd = 1000, kWeightDecaysEnd = 1000;
+constexpr int64_t kHeldOutRowsEnd = 1'000'000'000'000'000;  // a double holds every number below exactly
+
+// Ranges as refusals name them.
+std::string up_to(const std::string& first, int64_t last) {
+    return first + " to " + std::to_string(last);
+}
+std::string below(const std::string& first, int64_t end) {
+    return first + ", below " + std::to_string(end);
+}
 
 // CLI11 takes a number too large for its type as the largest one, and a negative one as its complement.
 std::string check_seed(const std::string& text) {
@@ -207,7 +218,7 @@ void add_run_flags(CLI::App& app, TrainOptions& o) {
 
 // Numbers that parse but make no sense.
 void check_options(const TrainOptions& o) {
-    const auto want = [](bool ok, const char* flag, const auto& value, const char* wanted) {
+    const auto want = [](bool ok, const char* flag, const auto& value, const std::string& wanted) {
         if (ok) return;
         std::ostringstream text;
         text << flag << ' ';
@@ -232,42 +243,44 @@ void check_options(const TrainOptions& o) {
     const auto alpha = static_cast<float>(o.lora_alpha), dropout = static_cast<float>(o.lora_dropout);
     const auto beta1 = static_cast<float>(o.adam_beta1), beta2 = static_cast<float>(o.adam_beta2);
     const auto epsilon = static_cast<float>(o.adam_epsilon);
-    want(o.lora_r >= 1 && o.lora_r <= kMaxLoraRank, "--lora-r", o.lora_r, "1 to 4096");
+    want(o.lora_r >= 1 && o.lora_r <= kMaxLoraRank, "--lora-r", o.lora_r, up_to("1", kMaxLoraRank));
     want(lora_alpha_makes_sense(alpha), "--lora-alpha", o.lora_alpha, "1e-6 to 1e6");
     want(lora_dropout_makes_sense(dropout), "--lora-dropout", o.lora_dropout, "0 <= p < 1");
-    want(o.gradient_accumulation_steps >= 1 && o.gradient_accumulation_steps <= 1 << 20,
-         "--gradient-accumulation-steps", o.gradient_accumulation_steps, "1 or more");
-    want(o.max_steps >= 0 && o.max_steps <= kMostSteps, "--max-steps", o.max_steps, "0 or more");
-    want(std::isfinite(o.num_epochs) && o.num_epochs > 0 && o.num_epochs <= 1e6, "--num-epochs", o.num_epochs,
-         "more than 0");
-    want(std::isfinite(o.learning_rate) && o.learning_rate >= 0 && o.learning_rate < 1e3, "--learning-rate",
-         o.learning_rate, "0 or more, below 1000");
+    want(o.gradient_accumulation_steps >= 1 && o.gradient_accumulation_steps <= kMostMicroBatches,
+         "--gradient-accumulation-steps", o.gradient_accumulation_steps, up_to("1", kMostMicroBatches));
+    want(o.max_steps >= 0 && o.max_steps <= kMostSteps, "--max-steps", o.max_steps, up_to("0", kMostSteps));
+    want(o.num_epochs > 0 && o.num_epochs <= kMostEpochs, "--num-epochs", o.num_epochs,
+         "more than 0, at most " + std::to_string(kMostEpochs));
+    want(o.learning_rate >= 0 && o.learning_rate < kLearningRatesEnd, "--learning-rate", o.learning_rate,
+         below("0 or more", kLearningRatesEnd));
     want(o.warmup_ratio >= 0 && o.warmup_ratio <= 1, "--warmup-ratio", o.warmup_ratio, "0 to 1");
     want(o.warmup_steps >= -1 && o.warmup_steps <= kMostSteps, "--warmup-steps", o.warmup_steps,
-         "0 or more (-1: --warmup-ratio decides)");
-    want(std::isfinite(o.weight_decay) && o.weight_decay >= 0 && o.weight_decay < 1e3, "--weight-decay", o.weight_decay,
-         "0 or more");
+         up_to("0", kMostSteps) + " (-1: --warmup-ratio decides)");
+    want(o.weight_decay >= 0 && o.weight_decay < kWeightDecaysEnd, "--weight-decay", o.weight_decay,
+         below("0 or more", kWeightDecaysEnd));
     want(std::isfinite(static_cast<float>(o.max_grad_norm)) && o.max_grad_norm >= 0 &&
              (o.max_grad_norm == 0 || static_cast<float>(o.max_grad_norm) > 0),
-         "--max-grad-norm", o.max_grad_norm, "0 (no clipping) or more (in float32)");
+         "--max-grad-norm", o.max_grad_norm, "0 (no clipping) or a finite float32 above 0");
     want(beta1 >= 0 && beta1 < 1, "--adam-beta1", o.adam_beta1, "0 <= beta < 1");
     want(beta2 >= 0 && beta2 < 1, "--adam-beta2", o.adam_beta2, "0 <= beta < 1");
-    want(std::isfinite(epsilon) && epsilon > 0, "--adam-epsilon", o.adam_epsilon, "more than 0 (in float32)");
+    want(std::isfinite(epsilon) && epsilon > 0, "--adam-epsilon", o.adam_epsilon, "a finite float32 above 0");
     const bool whole_rows = o.val_set_size == std::floor(o.val_set_size);  // 1.5 would be either
-    want(o.val_set_size >= 0 && o.val_set_size < 1e15 && (o.val_set_size < 1 || whole_rows), "--val-set-size",
-         o.val_set_size, "a share below 1 or a number of rows");
-    want(o.eval_steps >= 0 && o.eval_steps <= kMostSteps, "--eval-steps", o.eval_steps, "0 or more");
-    want(o.save_steps >= 0 && o.save_steps <= kMostSteps, "--save-steps", o.save_steps, "0 or more");
+    want(o.val_set_size >= 0 && o.val_set_size < kHeldOutRowsEnd && (o.val_set_size < 1 || whole_rows),
+         "--val-set-size", o.val_set_size, below("a share below 1 or a number of rows", kHeldOutRowsEnd));
+    want(o.eval_steps >= 0 && o.eval_steps <= kMostSteps, "--eval-steps", o.eval_steps, up_to("0", kMostSteps));
+    want(o.save_steps >= 0 && o.save_steps <= kMostSteps, "--save-steps", o.save_steps, up_to("0", kMostSteps));
     want(o.save_total_limit >= 0 && o.save_total_limit <= kMostSteps, "--save-total-limit", o.save_total_limit,
-         "0 (keep all) or more");
-    want(o.logging_steps >= 1 && o.logging_steps <= kMostSteps, "--logging-steps", o.logging_steps, "1 or more");
-    want(o.sample_tokens >= 1 && o.sample_tokens <= 1 << 20, "--sample-tokens", o.sample_tokens, "1 to 1048576");
+         up_to("0 (keep all)", kMostSteps));
+    want(o.logging_steps >= 1 && o.logging_steps <= kMostSteps, "--logging-steps", o.logging_steps,
+         up_to("1", kMostSteps));
+    want(o.sample_tokens >= 1 && o.sample_tokens <= kMostSampleTokens, "--sample-tokens", o.sample_tokens,
+         up_to("1", kMostSampleTokens));
     want(o.sample_temperature >= 0 && o.sample_temperature <= 100, "--sample-temperature", o.sample_temperature,
          "0 to 100");
     want(o.top_k >= 0, "--top-k", o.top_k, "0 (all) or more");
     want(o.top_p > 0 && o.top_p <= 1, "--top-p", o.top_p, "more than 0, at most 1");
-    want(o.threads >= 0 && o.threads <= 1024, "--threads", o.threads, "0 to 1024");
-    want(o.preview >= 0 && o.preview <= kMostSteps, "--preview", o.preview, "0 or more rows");
+    want(o.threads >= 0 && o.threads <= kMostThreads, "--threads", o.threads, up_to("0", kMostThreads));
+    want(o.preview >= 0 && o.preview <= kMostSteps, "--preview", o.preview, up_to("0", kMostSteps) + " rows");
     if (o.eval_steps > 0 && o.val_set_size == 0 && o.val_data.empty())
         throw std::runtime_error("--eval-steps " + std::to_string(o.eval_steps) +
                                  " has nothing to evaluate on; wanted --val-data or --val-set-size beside it");
@@ -309,9 +322,14 @@ std::vector<int> parse_layer_list(const std::string& text, int frozen) {
 
 }  // namespace
 
+size_t OffloadFlags::budget_bytes() const {
+    return vram_budget.empty() ? 0 : parse_size(vram_budget, "--vram-budget");
+}
+
 size_t parse_size(const std::string& text, const std::string& flag) {
     const auto refuse = [&] {
-        throw std::runtime_error(flag + " \"" + text + "\": wanted a size such as 12G, 800M or 123456 (bytes)");
+        throw std::runtime_error(flag + " \"" + text +
+                                 "\": wanted a size such as 12G, 800M or 123456 (bytes), below 2^60 bytes");
     };
     size_t used = 0;
     double value = 0;
@@ -356,9 +374,9 @@ void apply_offload_flags(ModelSettings& s, const OffloadFlags& f, int L) {
     s.layer_offloading = f.layer_offloading;
     s.recompute =
         f.recompute == "block" || (f.recompute.empty() && f.layer_offloading) ? Recompute::block : Recompute::none;
-    if (f.num_prefetch < 1 || f.num_prefetch > 1 << 20)
-        throw std::runtime_error("--num-prefetch " + std::to_string(f.num_prefetch) +
-                                 " is out of range; wanted 1 or more");
+    if (f.num_prefetch < 1 || f.num_prefetch > kMostPrefetch)
+        throw std::runtime_error("--num-prefetch " + std::to_string(f.num_prefetch) + " is out of range; wanted " +
+                                 up_to("1", kMostPrefetch));
     s.num_prefetch = f.num_prefetch;
     s.num_slots = f.num_prefetch + 1;
     if (!f.num_slots.empty() && f.num_slots != "auto") {
@@ -369,7 +387,8 @@ void apply_offload_flags(ModelSettings& s, const OffloadFlags& f, int L) {
             used = 0;
         }
         if (used != f.num_slots.size())
-            throw std::runtime_error("--num-slots \"" + f.num_slots + "\": wanted a number or auto");
+            throw std::runtime_error("--num-slots \"" + f.num_slots + "\": wanted a number up to " +
+                                     std::to_string(std::numeric_limits<int>::max()) + ", or auto");
     }
     const int frozen = s.freeze_layers > 0 ? s.freeze_layers : L;
     if (!f.resident_layers.empty()) s.resident_layers = parse_layer_list(f.resident_layers, frozen);

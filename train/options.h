@@ -6,11 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <iosfwd>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "train/model_layout.h"
 
@@ -28,6 +26,9 @@ struct OffloadFlags {
     std::string resident_layers;  // "": none; "N": that many, spread evenly; "0,3,5": these
     std::string vram_budget;      // "": what the device has; "12G"
     std::string recompute;        // "", "none", "block"; "" is block when offloading
+
+    // --vram-budget in bytes, 0 when it was not given. Throws std::runtime_error as parse_size does.
+    size_t budget_bytes() const;
 };
 
 struct TrainOptions {

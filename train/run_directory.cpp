@@ -8,6 +8,7 @@
 
 #include "train/checkpoint.h"
 #include "train/output_paths.h"
+#include "train/run_log.h"
 
 namespace slab::train {
 
@@ -52,25 +53,35 @@ fs::path log_path(const TrainOptions& o) {
 }
 
 void check_side_files(const TrainOptions& o, const std::vector<fs::path>& companions) {
-    std::vector<std::pair<std::string, fs::path>> written;
-    if (!o.log.empty() || !o.output_dir.empty())
-        written.emplace_back(o.log.empty() ? "--output-dir " + o.output_dir + ": its log" : "--log " + o.log,
-                             log_path(o));
-    if (!o.trace.empty()) written.emplace_back("--trace " + o.trace, o.trace);
-    const auto refuse = [](const std::string& flag, const std::string& is) {
-        throw std::runtime_error(flag + ": is " + is + ", which would be overwritten; name another file");
+    struct SideFile {
+        std::string named;  // as a refusal begins
+        fs::path path;
+        const char* remedy;
     };
-    for (const auto& [flag, file] : written) {
+    std::vector<SideFile> written;
+    if (!o.log.empty())
+        written.push_back({"--log " + o.log + ":", o.log, "name another file"});
+    else if (!o.output_dir.empty())
+        written.push_back({"--output-dir " + o.output_dir + ": its " + kLogFile, log_path(o),
+                           "give another directory, or another file as --log"});
+    const bool has_log = !written.empty();
+    if (!o.trace.empty()) written.push_back({"--trace " + o.trace + ":", o.trace, "name another file"});
+    const auto refuse = [](const SideFile& file, const std::string& is) {
+        throw std::runtime_error(file.named + " is " + is + ", which would be overwritten; " + file.remedy);
+    };
+    for (const SideFile& file : written) {
         for (const auto& [data_flag, data] : {std::pair{"--train-data", o.train_data}, {"--val-data", o.val_data}})
-            if (!data.empty() && same_place(file, data)) refuse(flag, std::string("the data of ") + data_flag);
+            if (!data.empty() && same_place(file.path, data)) refuse(file, std::string("the data of ") + data_flag);
         if (o.output_dir.empty()) continue;
         std::vector<std::string> own = result_files(true, companions);
         own.push_back(kConfigFile);
-        if (&file != &written.front().second) own.push_back(kLogFile);
-        if (const std::string name = own_file(file, o.output_dir, own); !name.empty())
-            refuse(flag, "in --output-dir the place of the run's own " + name);
+        if (&file != &written.front()) own.push_back(kLogFile);
+        if (const std::string name = own_file(file.path, o.output_dir, own); !name.empty())
+            refuse(file, "in --output-dir the place of the run's own " + name);
     }
-    if (written.size() == 2 && same_place(written[0].second, written[1].second)) refuse(written[1].first, "the log");
+    if (written.size() == 2 && same_place(written[0].path, written[1].path)) refuse(written[1], "the log");
+    if (!has_log) return;
+    if (const std::string is = what_is_no_log(written.front().path); !is.empty()) refuse(written.front(), is);
 }
 
 void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& companions) {

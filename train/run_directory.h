@@ -16,9 +16,9 @@ namespace slab::train {
 // Where the log goes: --log, or log.jsonl in --output-dir.
 std::filesystem::path log_path(const TrainOptions& options);
 
-// Of --log and --trace: they are neither each other nor the data, nor what else the run writes. companions: the base's
-// files that are copied beside the result. Throws std::runtime_error naming flag, file and what it is. Looks at paths
-// alone; the directory need not be there.
+// Of --log (or the log in --output-dir) and --trace: they are neither each other nor the data, nor what else the run
+// writes, and what lies at the log's place is a log. companions: the base's files that are copied beside the result.
+// Throws std::runtime_error naming flag, file and what it is. The directory need not be there.
 void check_side_files(const TrainOptions& options, const std::vector<std::filesystem::path>& companions);
 
 // The directory, which is there, may be written into by this run. Throws std::runtime_error naming what is in the way.

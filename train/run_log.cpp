@@ -71,17 +71,15 @@ std::string step_line(const StepReport& r) {
 }
 
 // Whoever names his notes, or records that count steps, as the log shall not lose them.
-void check_log_file(const std::filesystem::path& file) {
-    if (!std::filesystem::exists(file)) return;
-    if (!std::filesystem::is_regular_file(file))  // a device may have no end to read to
-        throw std::runtime_error(file.string() + ": is not a regular file; --log wants one");
+std::string what_is_no_log(const std::filesystem::path& file) {
+    if (!std::filesystem::exists(file)) return "";
+    if (!std::filesystem::is_regular_file(file)) return "no regular file";  // a device may have no end to read to
     std::ifstream in(file);
     std::string line;
-    if (!std::getline(in, line)) return;
+    if (!std::getline(in, line)) return "";
     const json first = json::parse(line, nullptr, false);
-    if (!first.is_object() || first.value("event", json()) != "start" || !first.contains("max_steps"))
-        throw std::runtime_error(file.string() +
-                                 ": is no log of a run, and --log would overwrite it; name another file");
+    const bool start = first.is_object() && first.value("event", json()) == "start" && first.contains("max_steps");
+    return start ? "" : "no log of a run";
 }
 
 bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const json& sample) {
@@ -108,7 +106,8 @@ bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evalua
 }
 
 RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step) : path_(file) {
-    check_log_file(file);
+    if (const std::string is = what_is_no_log(file); !is.empty())
+        throw std::runtime_error(file.string() + ": is " + is + "; wanted a log, or no file");
     if (std::filesystem::exists(file))
         data::write_file_atomically(file, resume_step >= 0 ? kept_lines(file, resume_step) : "");
     out_.open(file, std::ios::app);

@@ -36,9 +36,9 @@ struct SideFileError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Throws std::runtime_error when there is a file that is no log, which begins with the line of a run's start; an empty
-// one may become a log.
-void check_log_file(const std::filesystem::path& file);
+// "" when a log may begin at `file`: nothing is there, an empty file, or a log, which begins with the line of a run's
+// start. Else what is there, behind "is ".
+std::string what_is_no_log(const std::filesystem::path& file);
 
 // Whether the log at `file` tells that a run of so many steps came to its end, was evaluated there (asked only if
 // `evaluated`), and that what `sample` asks for, keys of a sample's line, was sampled after it, uninterrupted (only if

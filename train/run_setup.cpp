@@ -144,14 +144,13 @@ std::map<std::string, std::string> identity_of(const TrainOptions& o, const Mode
     return id;
 }
 
-// FIRST:LAST, inclusive, counted from 1 as the step line does.
 std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text) {
     int64_t first = 0, last = 0;
     int used = 0;
     if (std::sscanf(text.c_str(), "%" SCNd64 ":%" SCNd64 "%n", &first, &last, &used) != 2 ||
-        static_cast<size_t>(used) != text.size() || first < 1 || last < first || last - first > 1000)
-        throw std::runtime_error("--trace-steps \"" + text +
-                                 "\": wanted FIRST:LAST, counted from 1, at most 1000 steps");
+        static_cast<size_t>(used) != text.size() || first < 1 || last < first || last - first >= kMostTracedSteps)
+        throw std::runtime_error("--trace-steps \"" + text + "\": wanted FIRST:LAST, counted from 1, at most " +
+                                 std::to_string(kMostTracedSteps) + " steps");
     return {first, last};
 }
 

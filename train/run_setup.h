@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -33,7 +32,8 @@ int64_t total_steps(const TrainOptions& options, uint64_t rows);
 std::map<std::string, std::string> identity_of(const TrainOptions& options, const ModelLayout& layout, int64_t steps,
                                                const DataLoader& train_data);
 
-// "FIRST:LAST", inclusive, counted from 1 as the step line does.
+// "FIRST:LAST", inclusive, counted from 1 as the step line does, at most kMostTracedSteps. Throws std::runtime_error.
+inline constexpr int64_t kMostTracedSteps = 1000;
 std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text);
 
 // The learning rate of step (0-based) of total: warm-up rises linearly to the peak, which it reaches at its last step,

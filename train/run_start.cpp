@@ -46,7 +46,6 @@ void Run::check_paths() const {
                                      (error ? error.message() : "no such file") +
                                      "; wanted a text, records (*.jsonl) or a token file (*.bin)");
     check_side_files(o_, companions_of(base_));
-    if (!o_.log.empty() || !o_.output_dir.empty()) check_log_file(log_path(o_));
     if (!o_.trace.empty()) {
         check_trace_file(o_.trace);
         const auto folder_of = [](const fs::path& file) {
@@ -71,9 +70,7 @@ void Run::announce_plan() {
     prepare_sample(settings);
     note_settings();
     out_ << describe(config_) << "\n";
-    device_ = std::make_unique<Device>(DeviceOptions{
-        .threads = o_.threads,
-        .budget_bytes = o_.offload.vram_budget.empty() ? 0 : parse_size(o_.offload.vram_budget, "--vram-budget")});
+    device_ = std::make_unique<Device>(DeviceOptions{.threads = o_.threads, .budget_bytes = o_.offload.budget_bytes()});
     const MemoryAccount& account = device_->memory();
     layout_ = make_layout(config_, settings, o_.offload, account.reserved_bytes(), account.budget_bytes());
     if (o_.offload.layer_offloading && layout_->streamed.empty())
