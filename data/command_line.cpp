@@ -12,6 +12,7 @@
 #include <iostream>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/nearest_name.h"
@@ -28,13 +29,27 @@ std::vector<std::string> long_flags(const CLI::App& app) {
     return flags;
 }
 
-// What CLI11 takes all the same, as 0 or as true: no text where a number belongs, and any number for a switch.
+std::string refuse_empty(const std::string& flag, bool number) {
+    return flag + " is empty; wanted " + (number ? "a number" : "a value") +
+           " there. Hint: is a shell's variable unset? Leave the flag out for its default";
+}
+
+// CLI11 reads 010 as 8 and 0x10 as 16, as C does.
+bool is_octal_or_hexadecimal(std::string_view number) {
+    if (number.starts_with('-') || number.starts_with('+')) number.remove_prefix(1);
+    return number.size() > 1 && number[0] == '0' && std::string_view(".eE").find(number[1]) == std::string_view::npos;
+}
+
+// What CLI11 takes all the same, and for something else: no text at all (0, or as if the flag were not there), a number
+// that begins with 0, and any number for a switch (true).
 std::string misread_value(const CLI::App& app) {
     for (const CLI::Option* option : app.get_options()) {
         const std::string type = option->get_type_name();
         const bool number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
         for (const std::string& value : option->results()) {
-            if (number && value.empty()) return option->get_name() + " is empty; wanted a number there";
+            if (value.empty()) return refuse_empty(option->get_name(), number);
+            if (number && is_octal_or_hexadecimal(value))
+                return option->get_name() + " = " + value + "; wanted a decimal number that does not begin with 0";
             if (option->get_expected_max() == 0 && value != "true" && value != "false")
                 return option->get_name() + " = " + value + " makes no sense; wanted true or false, or the flag alone";
         }
@@ -73,6 +88,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
         const std::string name = argument.substr(0, name_end);
         if (std::find(known.begin(), known.end(), name) == known.end())
             return refuse("unknown flag " + name + "; did you mean " + nearest_name(name, known) + "?");
+        // CLI11 would take the next argument for the value.
+        if (name_end + 1 == argument.size()) return refuse(refuse_empty(name, false));
     }
     std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 wants a vector
     try {
@@ -84,7 +101,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
         out << version.what() << "\n";
         return 0;
     } catch (const CLI::ConversionError& error) {
-        return refuse(std::string(error.what()) + "; wanted a number there");
+        const std::string misread = misread_value(app);  // knows 08 better
+        return refuse(!misread.empty() ? misread : std::string(error.what()) + "; wanted a number there");
     } catch (const CLI::ParseError& error) {
         return refuse(error.what());
     }

@@ -218,6 +218,27 @@ TEST_SUITE("cpu") {
         CHECK(names_in(tiny.dir.path) == std::vector<std::string>{"adapter", "out"});  // and no temporary
     }
 
+    TEST_CASE("export: sums beyond float32 are refused by name in every type, and nothing is written") {
+        TinyExport tiny("llama");
+        ModelSettings settings = tiny_settings();
+        settings.lora = tiny_lora();
+        const ModelLayout layout = make_layout(tiny.base.config, settings);
+        // 1e25 x 1e25 is infinite; of both signs, infinity less infinity is no number.
+        for (const float other : {1e25f, -1e25f}) {
+            write_trained(tiny.adapter / "adapter_model.safetensors", layout.trained,
+                          {{"", [&](size_t index, float* dst) {
+                                for (size_t i = 0; i < layout.trained.at(index).elems(); ++i)
+                                    dst[i] = i % 2 == 0 ? 1e25f : other;
+                            }}});
+            for (const char* dtype : {"", "f32", "bf16", "f16"}) {
+                CAPTURE(dtype);
+                const std::string error = error_of([&] { tiny.merge({.dtype = dtype}); });
+                CHECK(has(error, ".weight\" with the adapter has values beyond the range of float32"));
+                CHECK(names_in(tiny.out.parent_path()).empty());  // no temporary either
+            }
+        }
+    }
+
     TEST_CASE("export: what is in the way or does not belong is refused, and nothing is written") {
         TinyExport tiny("qwen3");
         fs::create_directories(tiny.out);

@@ -333,6 +333,34 @@ TEST_SUITE("cpu") {
         CHECK(known > 45);
     }
 
+    TEST_CASE("options: a number that begins with 0 is no octal one, and what is empty is not left out") {
+        for (const char* number : {"010", "08", "0x10", "-010", "+010", "00", "007", "0b1"}) {
+            CAPTURE(number);
+            const Parsed p = parse(with({"--lora-r", number}));
+            CHECK(p.code == 1);
+            CHECK(has(p.error, std::string("--lora-r = ") + number + "; wanted a decimal number"));
+        }
+        for (const char* number : {"010", "01.5", "0x1p3", "-00.5"})
+            CHECK(has(parse(with({"--learning-rate", number})).error, std::string("--learning-rate = ") + number));
+        CHECK(parse(with({"--max-steps", "-0"})).code == -1);
+        CHECK(parse(with({"--lora-r", "10"})).options.lora_r == 10);
+        for (const char* number : {"0.5", "0.50", ".5", "+0.5", "0.5e0", "0.05e01"})
+            CHECK(parse(with({"--warmup-ratio", number})).options.warmup_ratio == 0.5);
+        for (const char* number : {"0", "-0", "0.0", "0e5"})
+            CHECK(parse(with({"--weight-decay", number})).options.weight_decay == 0);
+
+        for (const char* flag : {"--vram-budget", "--num-slots", "--adapter-in", "--val-data", "--sample", "--log",
+                                 "--resume-from-checkpoint", "--lora-r", "--resident-layers"})
+            for (const bool joined : {true, false}) {
+                CAPTURE(flag);
+                const Parsed p = joined ? parse(with({flag + std::string("="), "--layer-offloading"}))
+                                        : parse(with({flag, "", "--layer-offloading"}));
+                CHECK(p.code == 1);
+                CHECK(has(p.error, flag + std::string(" is empty; wanted a ")));
+            }
+        CHECK(has(parse(with({"--plan="})).error, "--plan is empty"));
+    }
+
     TEST_CASE("options: combinations that exclude each other are refused, naming both") {
         const Parsed val = parse(with({"--val-data", "v.bin", "--val-set-size", "0.1"}));
         CHECK(val.code == 1);
@@ -456,10 +484,14 @@ TEST_SUITE("cpu") {
         CHECK(has(twice, "line 1 has it too"));
         CHECK(has(error_with("adapter = \"dora\"\n"), "--adapter"));
         CHECK(has(error_with("layer_offloading = \"perhaps\"\n"), "layer-offloading"));
-        // What would be read as 0, or as true.
+        // What would be read as 0, as not there, or as true.
         for (const char* number : {"learning-rate", "max-steps", "seed"})
             CHECK(has(error_with(number + std::string(" = \"\"\n")), std::string(number) + " is empty"));
+        for (const char* text : {"val-data", "adapter-in", "vram-budget", "num-slots", "sample", "lora_target_modules"})
+            CHECK(has(error_with(text + std::string(" = ''\n")), " is empty; wanted a value there"));
         CHECK(has(error_with("learning-rate = []\n"), "line 1"));
+        for (const char* number : {"010", "08", "'010'", "-010", "'0x10'"})
+            CHECK(has(error_with(std::string("lora_r = ") + number + "\n"), "lora-r = "));
         for (const char* value : {"3", "\"on\"", "0"})
             CHECK(has(error_with(std::string("layer-offloading = ") + value + "\n"), "layer-offloading"));
         CHECK(has(parse(with({"--layer-offloading=3"})).error, "--layer-offloading = 3"));

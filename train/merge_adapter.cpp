@@ -17,6 +17,7 @@
 #include "train/model_directory.h"
 #include "train/output_paths.h"
 #include "train/safetensors.h"
+#include "train/stored_number.h"
 
 namespace slab::train {
 
@@ -80,6 +81,11 @@ void finish_tensor(const OutTensor& t, float* wide, size_t elems, bool transpose
                    ThreadPool& pool, const fs::path& from, std::byte* dst) {
     if (t.adapter)
         add_adapter(wide, transposed, *t.adapter, static_cast<size_t>(adapter.lora.r), adapter.lora.scale(), pool);
+    if (!all_finite(wide, elems))  // what was read is finite, a product of large numbers need not be
+        throw std::runtime_error(
+            from.string() + ": tensor " + data::quote(t.name) + (t.adapter ? " with the adapter" : "") +
+            " has values beyond the range of float32, wanted finite numbers: the adapter's weights "
+            "are too large; had the run that wrote it diverged?");
     if (!store_as(t.dtype, wide, elems, dst))
         throw std::runtime_error(from.string() + ": tensor " + data::quote(t.name) +
                                  (t.adapter ? " with the adapter" : "") + " has a value beyond the range of " +

@@ -180,19 +180,6 @@ uint16_t narrow_f16(float value) {
     return sign | static_cast<uint16_t>(std::min(half, 0x7c00u));
 }
 
-// The largest exponent tells, without a branch in the loop: a model's weights pass through here at memory speed.
-template <class T>
-bool all_finite(const T* values, size_t count) {
-    using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
-    constexpr Bits exponent = sizeof(T) == 2 ? Bits{0x7f80u} : static_cast<Bits>(0x7f800000u);
-    Bits largest = 0;
-    for (size_t i = 0; i < count; ++i) {
-        const Bits bits = std::bit_cast<Bits>(values[i]) & exponent;
-        largest = std::max(largest, bits);
-    }
-    return largest != exponent;
-}
-
 // src [count] to dst [count].
 template <class T, class Convert>
 void convert_all(const std::byte* src, float* dst, size_t count, Convert convert) {

@@ -2,9 +2,11 @@
 // storing as T with a count of what T could not hold.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/real.h"
 
@@ -21,6 +23,19 @@ inline float widen_f16(uint16_t half) {
 
 inline bool is_finite(float value) {
     return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
+}
+
+// The largest exponent tells, without a branch in the loop: a model's weights pass through here at memory speed.
+template <class T>  // float or bf16
+bool all_finite(const T* values /* [count] */, size_t count) {
+    using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+    constexpr Bits exponent = sizeof(T) == 2 ? Bits{0x7f80u} : static_cast<Bits>(0x7f800000u);
+    Bits largest = 0;
+    for (size_t i = 0; i < count; ++i) {
+        const Bits bits = std::bit_cast<Bits>(values[i]) & exponent;
+        largest = std::max(largest, bits);
+    }
+    return largest != exponent;
 }
 
 struct NumberStore {
