@@ -11,13 +11,17 @@ FOUND_NVCC := $(firstword $(shell command -v nvcc) $(wildcard $(or $(CUDA_HOME),
 NVCC      ?= $(FOUND_NVCC)
 CUDA_HOME ?= $(or $(patsubst %/bin/nvcc,%,$(filter %/bin/nvcc,$(realpath $(NVCC)))),/usr/local/cuda)
 
-# The compute capabilities of the GPUs here, such as 90; empty without a usable GPU.
-GPU_ARCHS := $(shell nvidia-smi -L >/dev/null 2>&1 && \
+# The compute capabilities of the GPUs here, such as 90, and those of them that the kernels are for: 8.0 and higher.
+GPUS_HERE := $(shell nvidia-smi -L >/dev/null 2>&1 && \
                      nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sort -un)
+OLD_GPUS  := $(foreach a,$(GPUS_HERE),$(shell [ $(a) -ge 80 ] || echo $(a)))
+GPU_ARCHS := $(filter-out $(OLD_GPUS),$(GPUS_HERE))
 BACKEND   ?= $(if $(and $(NVCC),$(GPU_ARCHS),$(if $(SAN),,no sanitizer)),cuda,cpu)
 # CUDA_PTX: also PTX of this capability, for cards yet to come.
 CUDA_ARCHS ?= $(or $(GPU_ARCHS),80 90)
 CUDA_PTX   ?=
+# The processor that host code is for.
+HOST_ARCH  ?= native
 
 ifeq ($(filter $(BACKEND),cpu cuda),)
 $(error BACKEND=$(BACKEND): cpu or cuda wanted)
@@ -40,7 +44,7 @@ endif
 
 # No -ffast-math: sums keep the order they are written in. What is switched off here (errno, traps) changes no result.
 # -Wno-restrict: g++ 12 warns falsely on "text" + std::string (GCC bug 105651).
-CXXFLAGS := -std=c++20 -O3 -march=native -fno-math-errno -fno-trapping-math -ffp-contract=fast -g1 -Wall -Wextra -Wno-restrict
+CXXFLAGS := -std=c++20 -O3 -march=$(HOST_ARCH) -fno-math-errno -fno-trapping-math -ffp-contract=fast -g1 -Wall -Wextra -Wno-restrict
 CPPFLAGS := -I.
 LDFLAGS  := -pthread
 LDLIBS   := -lpcre2-8
@@ -99,7 +103,7 @@ FLAGS_NOW := $(BACKEND) $(CXX) $(CPPFLAGS) $(strip $(CXXFLAGS) $(EXTRA_CXXFLAGS)
 $(shell mkdir -p $(BUILD); echo '$(FLAGS_NOW)' | cmp -s - $(BUILD)/flags || echo '$(FLAGS_NOW)' > $(BUILD)/flags)
 ifeq ($(MAKELEVEL)$(findstring s,$(firstword -$(MAKEFLAGS))),0)
 $(info backend $(BACKEND) ($(PRECISION)$(if $(filter cuda,$(BACKEND)),$(foreach a,$(CUDA_ARCHS), sm_$a)))  \
-       GPU $(or $(addprefix sm_,$(GPU_ARCHS)),none)  nvcc $(or $(NVCC),none)  \
+       GPU $(or $(addprefix sm_,$(GPU_ARCHS)),none)$(if $(OLD_GPUS), (not $(addprefix sm_,$(OLD_GPUS)): 8.0 or higher is wanted))  nvcc $(or $(NVCC),none)  \
        NCCL $(if $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),found,none)  BLAS $(BLAS) $(BLAS_NOTE))
 endif
 endif
@@ -165,8 +169,9 @@ bench: $(BUILD)/bench_step
 gpu-report:
 	dev/gpu_report.sh
 
-fat:
-	$(MAKE) BACKEND=cuda BUILD=build-fat CUDA_ARCHS="80 86 89 90 100 120" CUDA_PTX=120 all
+fat:  # for other machines: no instructions that only this one's processor has
+	$(MAKE) BACKEND=cuda BUILD=build-fat HOST_ARCH=$(if $(filter x86_64,$(shell uname -m)),x86-64-v3,armv8-a) \
+	    CUDA_ARCHS="80 86 89 90 100 120" CUDA_PTX=120 all
 
 source-hash:
 	@find kernels offload train -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | \

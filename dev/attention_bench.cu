@@ -162,10 +162,10 @@ __global__ void naive_rows(AttentionBackward<real> a, const real* q, int b, int 
         double x = 0, y = 0;
         if (j >= first && j <= t) {
             for (int c = 0; c < a.HD; c++) {
-                x += double(attn::widen(q[(row + t) * a.ld_q + h * a.HD + c])) *
-                     attn::widen(a.k[(row + j) * a.ld_k + kv + c]);
-                y += double(attn::widen(a.dout[((row + t) * a.NH + h) * a.HD + c])) *
-                     attn::widen(a.v[(row + j) * a.ld_v + kv + c]);
+                x += double(cuda::as_float(q[(row + t) * a.ld_q + h * a.HD + c])) *
+                     cuda::as_float(a.k[(row + j) * a.ld_k + kv + c]);
+                y += double(cuda::as_float(a.dout[((row + t) * a.NH + h) * a.HD + c])) *
+                     cuda::as_float(a.v[(row + j) * a.ld_v + kv + c]);
             }
         }
         s[j] = x * a.scale;
@@ -196,8 +196,8 @@ __global__ void naive_rows(AttentionBackward<real> a, const real* q, int b, int 
     for (int c = threadIdx.x; c < a.HD; c += blockDim.x) {
         double o = 0, g = 0;
         for (int j = first; j <= t; j++) {
-            o += s[j] * attn::widen(a.v[(row + j) * a.ld_v + kv + c]);
-            g += dp[j] * attn::widen(a.k[(row + j) * a.ld_k + kv + c]);
+            o += s[j] * cuda::as_float(a.v[(row + j) * a.ld_v + kv + c]);
+            g += dp[j] * cuda::as_float(a.k[(row + j) * a.ld_k + kv + c]);
         }
         out[static_cast<size_t>(t) * a.HD + c] = o;
         dq[static_cast<size_t>(t) * a.HD + c] = g;
@@ -212,8 +212,8 @@ __global__ void naive_columns(AttentionBackward<real> a, int b, int h, const dou
     for (int c = threadIdx.x; c < a.HD; c += blockDim.x) {
         double x = 0, y = 0;
         for (int t = j; t < a.T_len; t++) {
-            x += ds[static_cast<size_t>(t) * a.T_len + j] * attn::widen(a.q[(row + t) * a.ld_q + h * a.HD + c]);
-            y += p[static_cast<size_t>(t) * a.T_len + j] * attn::widen(a.dout[((row + t) * a.NH + h) * a.HD + c]);
+            x += ds[static_cast<size_t>(t) * a.T_len + j] * cuda::as_float(a.q[(row + t) * a.ld_q + h * a.HD + c]);
+            y += p[static_cast<size_t>(t) * a.T_len + j] * cuda::as_float(a.dout[((row + t) * a.NH + h) * a.HD + c]);
         }
         dk[static_cast<size_t>(j) * a.HD + c] += x;
         dv[static_cast<size_t>(j) * a.HD + c] += y;
@@ -359,7 +359,9 @@ void time_contenders(const Shape& s) {
     show("dq: 64 queries, 64 keys a step, 2 stages",
          [&] { return attn::launch_query_gradient<QueryTile<128, 64, 64, 2, 4>>(g, nullptr); });
     namespace hopper = attn::hopper;
-    if (!hopper::built(hopper::forward_kernel<hopper::ForwardTile<128>>)) return;
+    bool built = false;
+    must(hopper::look_for(hopper::forward_kernel<hopper::ForwardTile<128>>, &built), "Hopper's kernels");
+    if (!built) return;
     const auto hopper_key = [&]<class Tile>() {
         return hopper::launch_backward<Tile>(hopper::key_gradient_kernel<Tile>, g,
                                              attn::key_schedule(g, Tile::kBN, true), nullptr);

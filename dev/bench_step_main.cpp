@@ -1,13 +1,17 @@
 // Times one training step of a model given by its shape (random weights, no files), resident and streamed, in one run.
 //
 // Measures the matrix rate at the model's shapes, the link both ways, the resident step and where its time goes, and
-// the streamed step interleaved with it; prints DESIGN.md's floor beside the measured times. Resident and streamed
-// steps alternate, so what the machine does meanwhile falls on both. `make bench` runs it with the defaults: a
-// 30M-parameter model on the CPU, a 16-layer 4096-wide one on CUDA.
+// the streamed step interleaved with it; prints the floor (offload/stream_schedule.h) beside the measured times. Resident and streamed
+// steps alternate, also where the floor's parts are measured: what the machine does meanwhile falls on both, and a GPU
+// whose clocks follow its load has the same in both. Resident steps one after the other are timed as well, as a
+// trainer would run them. Every pair of steps is compared, and in the end the adapters: streamed and resident agree in
+// all bits or the run fails. `make bench` runs it with the defaults: a 30M-parameter model on the CPU, a 16-layer
+// 4096-wide one on CUDA.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <numeric>
@@ -63,19 +67,20 @@ ModelConfig config_of(const BenchOptions& o) {
     return c;
 }
 
-// The matrix products of a model: N outputs, K inputs, how often per step.
+// The matrix products of a model: tokens at once, N outputs, K inputs, how often per step.
 struct Product {
     const char* name;
-    size_t N, K, times;
+    size_t rows, N, K, times;
 };
 
-std::vector<Product> products_of(const ModelConfig& c) {
+// rows: of a micro-batch; head_rows: of one chunk of the head's, whose last chunk is counted in full.
+std::vector<Product> products_of(const ModelConfig& c, size_t rows, size_t head_rows) {
     const size_t C = c.C, I = c.I, L = c.L;
-    return {{"qkv", qkv_cols(c), C, L},
-            {"o", C, attn_cols(c), L},
-            {"gate, up", 2 * I, C, L},
-            {"down", C, I, L},
-            {"head", static_cast<size_t>(c.V), C, 1}};
+    return {{"qkv", rows, qkv_cols(c), C, L},
+            {"o", rows, C, attn_cols(c), L},
+            {"gate, up", rows, 2 * I, C, L},
+            {"down", rows, C, I, L},
+            {"head", head_rows, static_cast<size_t>(c.V), C, (rows + head_rows - 1) / head_rows}};
 }
 
 // Operations of one step: every frozen product forward and for the input's gradient, adapters, causal attention. No
@@ -83,7 +88,7 @@ std::vector<Product> products_of(const ModelConfig& c) {
 double step_flops(const ModelConfig& c, size_t B, size_t T, size_t r) {
     const double rows = static_cast<double>(B) * T;
     double flops = 0;
-    for (const auto& p : products_of(c)) flops += 4 * rows * static_cast<double>(p.N) * p.K * p.times;
+    for (const auto& p : products_of(c, B * T, B * T)) flops += 4 * rows * static_cast<double>(p.N) * p.K * p.times;
     // Inputs and outputs of the seven: C once in each; q's and o's heads, k's and v's; I of gate, up and down.
     flops +=
         6 * rows * r * c.L * static_cast<double>(7 * c.C + 2 * attn_cols(c) + (qkv_cols(c) - attn_cols(c)) + 3 * c.I);
@@ -120,11 +125,12 @@ double time_ms(Stream& stream, int repetitions, F&& work) {
 }
 
 // Floating-point operations per second over the step's own mix of products, forward and input gradient.
-double measure_matrix_rate(Device& device, const ModelConfig& c, size_t rows, int repetitions) {
+double measure_matrix_rate(Device& device, const std::vector<Product>& products, int repetitions) {
     Stream stream(device, "matrix rate", matmul_workspace_bytes());
     double flops = 0, ms = 0;
-    std::printf("matrix products at %zu rows\n", rows);
-    for (const auto& p : products_of(c)) {
+    std::printf("matrix products, [rows, N, K]\n");
+    for (const auto& p : products) {
+        const size_t rows = p.rows;
         DeviceBuffer x(device, rows * p.K * sizeof(real), MemoryCategory::workspace, "x"),
             w(device, p.N * p.K * sizeof(real), MemoryCategory::workspace, "w"),
             y(device, rows * p.N * sizeof(real), MemoryCategory::workspace, "y");
@@ -156,8 +162,8 @@ double measure_matrix_rate(Device& device, const ModelConfig& c, size_t rows, in
                                   stream);
         });
         const double once = 2.0 * static_cast<double>(rows) * p.N * p.K;
-        std::printf("  %-9s [%zu, %zu]  forward %8.3f ms  input gradient %8.3f ms  %7.1f GFLOP/s\n", p.name, p.N, p.K,
-                    forward, backward, 2 * once / (forward + backward) / 1e6);
+        std::printf("  %-9s [%zu, %zu, %zu]  forward %8.3f ms  input gradient %8.3f ms  %7.1f GFLOP/s\n", p.name, rows,
+                    p.N, p.K, forward, backward, 2 * once / (forward + backward) / 1e6);
         flops += 2 * once * p.times;
         ms += (forward + backward) * p.times;
     }
@@ -222,6 +228,7 @@ struct Bench {
             std::make_unique<Device>(DeviceOptions{.threads = o.threads, .budget_bytes = o.offload.budget_bytes()});
         layout = layout_of(c, o, streamed, device->memory().reserved_bytes(), device->memory().budget_bytes());
         check_budget(layout, device->memory().reserved_bytes(), device->memory().budget_bytes());
+        check_available(layout, device->memory().reserved_bytes(), device->available_bytes());
         weights = std::make_unique<BaseWeights>(BaseWeights::random(1, c));
         Model::Options options;
         if (copy_delay_us > 0)
@@ -241,29 +248,56 @@ struct Bench {
         loop = std::make_unique<StepLoop>(*model);
     }
 
-    StepResult step(const std::vector<MicroBatch>& batch, bool keep) {
-        const StepSettings settings{
-            .adamw = {.learning_rate = 1e-5f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .weight_decay = 0},
-            .max_grad_norm = 1};
-        loop->restart_clock();  // the other model's step lies between
-        loop->enqueue(batch, settings);
-        const StepResult result = loop->collect();
-        if (keep) step_ms.push_back(1e3 * result.seconds);
-        return result;
+    void enqueue(const std::vector<MicroBatch>& batch) {
+        loop->enqueue(
+            batch,
+            {.adamw = {.learning_rate = 1e-5f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .weight_decay = 0},
+             .max_grad_norm = 1});
+    }
+    // Alone: its time begins when it is enqueued.
+    StepResult step(const std::vector<MicroBatch>& batch) {
+        loop->restart_clock();
+        enqueue(batch);
+        return loop->collect();
+    }
+    std::vector<float> adapters() { return model->trained().read_weights(model->compute()); }
+};
+
+// A resident model and a streamed one that take the same steps in turn.
+struct Pair {
+    Bench resident, streamed;
+
+    // One step of each, compared bit by bit. Keeps their times when that is asked for.
+    void step(const std::vector<MicroBatch>& batch, bool keep) {
+        const StepResult a = resident.step(batch), b = streamed.step(batch);
+        if (a.loss != b.loss || a.grad_norm != b.grad_norm)
+            throw std::runtime_error(
+                format_text("streamed differs from resident: loss %.9g and %.9g, norm %.9g and %.9g", b.loss, a.loss,
+                            b.grad_norm, a.grad_norm));
+        if (!keep) return;
+        resident.step_ms.push_back(1e3 * a.seconds);
+        streamed.step_ms.push_back(1e3 * b.seconds);
+    }
+
+    void compare_adapters() {
+        const std::vector<float> a = resident.adapters(), b = streamed.adapters();
+        if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0)
+            throw std::runtime_error("the streamed run's adapters differ from the resident run's");
     }
 };
 
-// Times of the resident step's parts: medians over a few traced steps, since one slow visit would lift the floor.
-// `streamed`: the layers that the other run streams; the first and last of them bound what a copy can hide behind.
-offload::PassTimes resident_parts(Bench& bench, const std::vector<MicroBatch>& batch, double step_ms,
-                                  const std::vector<int>& streamed) {
+// Times of the resident step's parts: medians over a few traced steps, since one slow visit would lift the floor. The
+// first and last streamed layers bound what a copy can hide behind.
+offload::PassTimes resident_parts(Pair& pair, const std::vector<MicroBatch>& batch, double step_ms) {
     constexpr int kTracedSteps = 5;
+    Bench& bench = pair.resident;
+    const std::vector<int>& streamed = pair.streamed.layout.streamed;
     const size_t L = static_cast<size_t>(bench.layout.config.L);
     std::vector<std::vector<double>> visit_ms(2 * L);  // of each visit in its order, one entry a step
     std::vector<double> head_ms;
     for (int step = 0; step < kTracedSteps; ++step) {
         bench.model->offload().set_trace(true);
-        bench.step(batch, false);
+        pair.step(batch, false);
         std::vector<offload::TraceBox> visits;
         for (const auto& box : bench.model->offload().trace())
             if (box.kind == offload::TraceBox::Kind::visit) visits.push_back(box);
@@ -286,10 +320,23 @@ offload::PassTimes resident_parts(Bench& bench, const std::vector<MicroBatch>& b
     return t;
 }
 
-void print_profile(Bench& bench, const std::vector<MicroBatch>& batch) {
+// Resident steps as a trainer enqueues them, each before the one before it is done.
+double consecutive_ms(Bench& bench, const std::vector<MicroBatch>& batch, int steps) {
+    std::vector<double> times;
+    bench.loop->restart_clock();
+    bench.enqueue(batch);
+    for (int i = 0; i < steps; ++i) {
+        bench.enqueue(batch);
+        times.push_back(1e3 * bench.loop->collect().seconds);
+    }
+    times.push_back(1e3 * bench.loop->collect().seconds);
+    times.erase(times.begin());
+    return median(times);
+}
+
+void print_profile(Bench& bench, const std::vector<MicroBatch>& batch, double alone_ms) {
     bench.model->compute().set_profiling(true);
-    bench.step(batch, true);
-    const double step_ms = bench.step_ms.back();
+    const double step_ms = 1e3 * bench.step(batch).seconds;
     const auto profile = bench.model->compute().profile_ms();
     bench.model->compute().set_profiling(false);
     std::vector<std::pair<std::string, double>> rows(profile.begin(), profile.end());
@@ -301,8 +348,8 @@ void print_profile(Bench& bench, const std::vector<MicroBatch>& batch) {
     }
     std::printf("where the resident step's time goes (matrix products %.1f%%)\n", 100 * products / all);
     for (const auto& [name, ms] : rows) std::printf("  %-28s %9.3f ms  %5.1f%%\n", name.c_str(), ms, 100 * ms / all);
-    std::printf("  %-28s %9.3f ms, of %.3f ms from the step's first operation to its last, timed one by one\n",
-                "in all", all, step_ms);
+    std::printf("  %-28s %9.3f ms, of %.3f ms from the step's first operation to its last\n", "in all", all, step_ms);
+    std::printf("  %-28s %9.3f ms; timing operations one by one adds the rest\n", "the step untimed", alone_ms);
 }
 
 void run(const BenchOptions& o) {
@@ -316,34 +363,37 @@ void run(const BenchOptions& o) {
         Device device({.threads = o.threads});
         std::printf("%s, %s, B %d, T %d, LoRA r %d on all linear layers\n", device.name().c_str(), kPrecision,
                     o.micro_batch_size, o.sequence_len, o.lora_r);
-        rate = measure_matrix_rate(device, c, rows, kGpu ? 10 : 3);
-        const size_t slab_bytes = Bench::layout_of(c, o, true, 0, 0).slabs[0].total_bytes();
+        const ModelLayout layout = Bench::layout_of(c, o, true, 0, 0);
+        const size_t slab_bytes = layout.slabs[0].total_bytes();
+        rate = measure_matrix_rate(device, products_of(c, rows, static_cast<size_t>(layout.head_chunk_rows)),
+                                   kGpu ? 10 : 3);
         link = measure_link(device, slab_bytes, kGpu ? 10 : 5);
         std::printf("link at one slab of %s: %.1f GB/s to the device, %.1f GB/s back\n", bytes_text(slab_bytes).c_str(),
                     link.to_device_gbps, link.to_host_gbps);
-        if (o.link_limit_gbps > 0 && o.link_limit_gbps < link.to_device_gbps) {
+        if (o.link_limit_gbps >= link.to_device_gbps)
+            throw std::runtime_error(format_text(
+                "--link-limit %g: the link itself carries %.1f GB/s, and only a slower one can be emulated; give less",
+                o.link_limit_gbps, link.to_device_gbps));
+        if (o.link_limit_gbps > 0) {
             copy_delay_us = static_cast<double>(slab_bytes) * 1e-3 * (1 / o.link_limit_gbps - 1 / link.to_device_gbps);
             std::printf("link emulated at %.1f GB/s: %.0f us of delay before each copy\n", o.link_limit_gbps,
                         copy_delay_us);
         }
     }
     const std::vector<MicroBatch> batch = random_batch(c, o);
-    Bench resident(c, o, false, 0), streamed(c, o, true, copy_delay_us);
-    for (int i = 0; i < o.warmup; ++i) {
-        const StepResult a = resident.step(batch, false), b = streamed.step(batch, false);
-        if (a.loss != b.loss || a.grad_norm != b.grad_norm)
-            throw std::runtime_error(
-                format_text("streamed differs from resident: loss %.9g and %.9g, norm %.9g and %.9g", a.loss, b.loss,
-                            a.grad_norm, b.grad_norm));
-    }
+    Pair pair{Bench(c, o, false, 0), Bench(c, o, true, copy_delay_us)};
+    Bench &resident = pair.resident, &streamed = pair.streamed;
+    for (int i = 0; i < o.warmup; ++i) pair.step(batch, false);
     streamed.model->offload().reset_stats();
-    for (int i = 0; i < o.steps; ++i) resident.step(batch, true), streamed.step(batch, true);
+    for (int i = 0; i < o.steps; ++i) pair.step(batch, true);
     const offload::OffloadStats stats = streamed.model->offload().stats();
     const double resident_ms = median(resident.step_ms), streamed_ms = median(streamed.step_ms);
     std::vector<double> ratios;
     for (int i = 0; i < o.steps; ++i) ratios.push_back(streamed.step_ms[i] / resident.step_ms[i]);
 
-    offload::PassTimes parts = resident_parts(resident, batch, resident_ms, streamed.layout.streamed);
+    offload::PassTimes parts = resident_parts(pair, batch, resident_ms);
+    pair.compare_adapters();
+    const double alone_ms = consecutive_ms(resident, batch, o.steps);
     const int N = static_cast<int>(streamed.layout.streamed.size()), R = streamed.layout.slots;
     const double copied_gbps = copy_delay_us > 0 ? o.link_limit_gbps : link.to_device_gbps;
     parts.copy_ms = static_cast<double>(streamed.layout.slot_bytes) / copied_gbps / 1e6;
@@ -355,6 +405,8 @@ void run(const BenchOptions& o) {
         resident_ms, parts.forward_ms / c.L, c.L, parts.head_ms, parts.backward_ms / c.L, c.L, parts.optimizer_ms,
         count_text(static_cast<uint64_t>(static_cast<double>(rows) / resident_ms * 1e3)).c_str(),
         100 * flops / (resident_ms * 1e-3) / rate);
+    std::printf("resident steps one after the other %.2f ms  %s tok/s\n", alone_ms,
+                count_text(static_cast<uint64_t>(static_cast<double>(rows) / alone_ms * 1e3)).c_str());
     std::printf("streamed step %.2f ms  %s tok/s  N %d, R %d, P %d  copy %.2f ms a slab%s\n", streamed_ms,
                 count_text(static_cast<uint64_t>(static_cast<double>(rows) / streamed_ms * 1e3)).c_str(), N, R,
                 streamed.layout.settings.num_prefetch, parts.copy_ms, copy_delay_us > 0 ? " (emulated link)" : "");
@@ -367,7 +419,7 @@ void run(const BenchOptions& o) {
         std::printf("%s peak device memory %s, planned %s\n", bench == &resident ? "resident" : "streamed",
                     bytes_text(bench->device->memory().peak_bytes()).c_str(),
                     bytes_text(bench->device->memory().reserved_bytes() + bench->layout.device_bytes()).c_str());
-    print_profile(resident, batch);
+    print_profile(resident, batch, alone_ms);
 }
 
 }  // namespace

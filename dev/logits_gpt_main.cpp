@@ -69,6 +69,7 @@ void run(const Arguments& a) {
     const ModelLayout layout =
         make_layout(config, settings, a.offload, account.reserved_bytes(), account.budget_bytes());
     check_budget(layout, account.reserved_bytes(), account.budget_bytes());
+    check_available(layout, account.reserved_bytes(), device.available_bytes());
     BaseWeights weights = BaseWeights::from_files(a.base, config);
     Model model(device, layout, weights, {});
     if (!a.adapter_in.empty())

@@ -240,6 +240,7 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
     const ModelLayout layout =
         make_layout(config, settings, flags, device.memory().reserved_bytes(), device.memory().budget_bytes());
     check_budget(layout, device.memory().reserved_bytes(), device.memory().budget_bytes());
+    check_available(layout, device.memory().reserved_bytes(), device.available_bytes());
     BaseWeights weights = BaseWeights::from_files(base, config);
     Model model(device, layout, weights, {});
     if (!e.full)

@@ -55,24 +55,24 @@ size_t gradient_norm_scratch_bytes(size_t n) {
 namespace ref {
 
 template <class G>
-void gradient_norm(OptimizerControl* control, double* scratch, const G* grad, size_t n, float max_norm,
-                   const double* loss_sum, float beta1, float beta2, ThreadPool& pool) {
-    pool.parallel_ranges(n, kNormTileElems, [&](size_t begin, size_t end) {
-        scratch[begin / kNormTileElems] = sum_of_squares(grad + begin, end - begin);
+void gradient_norm(const GradientNorm<G>& a, ThreadPool& pool) {
+    pool.parallel_ranges(a.n, kNormTileElems, [&](size_t begin, size_t end) {
+        a.scratch[begin / kNormTileElems] = sum_of_squares(a.grad + begin, end - begin);
     });
     double sum = 0;
-    for (size_t tile = 0; tile < gradient_norm_scratch_bytes(n) / sizeof(double); ++tile) sum += scratch[tile];
+    for (size_t tile = 0; tile < gradient_norm_scratch_bytes(a.n) / sizeof(double); ++tile) sum += a.scratch[tile];
     const float norm = static_cast<float>(std::sqrt(sum));
-    control->grad_norm = norm;
-    control->skip = !std::isfinite(norm) || (loss_sum && !std::isfinite(*loss_sum));
-    if (control->skip) {
-        control->clip = 0;
+    OptimizerControl& control = *a.control;
+    control.grad_norm = norm;
+    control.skip = !std::isfinite(norm) || (a.loss_sum && !std::isfinite(*a.loss_sum));
+    if (control.skip) {
+        control.clip = 0;
         return;
     }
-    control->clip = max_norm > 0 ? std::min(1.0f, max_norm / (norm + 1e-6f)) : 1.0f;
-    control->applied += 1;
-    control->bias_correction1 = static_cast<float>(1 - std::pow(static_cast<double>(beta1), control->applied));
-    control->bias_correction2 = static_cast<float>(1 - std::pow(static_cast<double>(beta2), control->applied));
+    control.clip = a.max_norm > 0 ? std::min(1.0f, a.max_norm / (norm + 1e-6f)) : 1.0f;
+    control.applied += 1;
+    control.bias_correction1 = static_cast<float>(1 - std::pow(static_cast<double>(a.beta1), control.applied));
+    control.bias_correction2 = static_cast<float>(1 - std::pow(static_cast<double>(a.beta2), control.applied));
 }
 
 template <class T>
@@ -87,21 +87,16 @@ void adamw_update(const AdamWUpdate<T>& a, ThreadPool& pool) {
     });
 }
 
-template void gradient_norm(OptimizerControl*, double*, const float*, size_t, float, const double*, float, float,
-                            ThreadPool&);
-template void gradient_norm(OptimizerControl*, double*, const double*, size_t, float, const double*, float, float,
-                            ThreadPool&);
+template void gradient_norm(const GradientNorm<float>&, ThreadPool&);
+template void gradient_norm(const GradientNorm<double>&, ThreadPool&);
 template void adamw_update(const AdamWUpdate<float>&, ThreadPool&);
 template void adamw_update(const AdamWUpdate<double>&, ThreadPool&);
 
 }  // namespace ref
 
 #if !defined(SLABSTREAM_CUDA)
-void gradient_norm(OptimizerControl* control, double* scratch, const float* grad, size_t n, float max_norm,
-                   const double* loss_sum, float beta1, float beta2, Stream& stream) {
-    stream.enqueue("gradient_norm", [=](ThreadPool& pool) {
-        ref::gradient_norm(control, scratch, grad, n, max_norm, loss_sum, beta1, beta2, pool);
-    });
+void gradient_norm(const GradientNorm<float>& a, Stream& stream) {
+    stream.enqueue("gradient_norm", [a](ThreadPool& pool) { ref::gradient_norm(a, pool); });
 }
 
 void adamw_update(const AdamWUpdate<real>& a, Stream& stream) {

@@ -102,17 +102,17 @@ float* master_of(const AdamWUpdate<real>& a) {
 
 }  // namespace
 
-void gradient_norm(OptimizerControl* control, double* scratch, const float* grad, size_t n, float max_norm,
-                   const double* loss_sum, float beta1, float beta2, Stream& stream) {
+void gradient_norm(const GradientNorm<float>& a, Stream& stream) {
     const OpScope scope(stream, "gradient_norm");
-    const size_t tiles = cuda::ceil_div(n, kNormTileElems);
-    if (tiles * sizeof(double) > gradient_norm_scratch_bytes(n))
+    const size_t tiles = cuda::ceil_div(a.n, kNormTileElems);
+    if (tiles * sizeof(double) > gradient_norm_scratch_bytes(a.n))
         throw std::logic_error("gradient_norm: the tiles of adamw.cu and the scratch of adamw.cpp differ");
     if (tiles > 0) {
-        squares_kernel<<<cuda::grid_size(tiles), kNormThreads, 0, native(stream)>>>(scratch, grad, n);
+        squares_kernel<<<cuda::grid_size(tiles), kNormThreads, 0, native(stream)>>>(a.scratch, a.grad, a.n);
         CUDA_CHECK(cudaGetLastError());
     }
-    control_kernel<<<1, kNormThreads, 0, native(stream)>>>(control, scratch, tiles, max_norm, loss_sum, beta1, beta2);
+    control_kernel<<<1, kNormThreads, 0, native(stream)>>>(a.control, a.scratch, tiles, a.max_norm, a.loss_sum, a.beta1,
+                                                           a.beta2);
     CUDA_CHECK(cudaGetLastError());
 }
 

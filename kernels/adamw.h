@@ -42,18 +42,26 @@ struct AdamWUpdate {
 // Bytes of scratch that gradient_norm needs for n elements.
 size_t gradient_norm_scratch_bytes(size_t n);
 
-namespace ref {
-// control->{grad_norm, clip, skip, applied, bias corrections}. max_norm <= 0: no clipping. loss_sum: the step's loss in
-// device memory, checked for being finite as well, or null. scratch: gradient_norm_scratch_bytes(n).
+// Fills control->{grad_norm, clip, skip, applied, bias corrections}.
 template <class G>
-void gradient_norm(OptimizerControl* control, double* scratch, const G* grad /*[n]*/, size_t n, float max_norm,
-                   const double* loss_sum, float beta1, float beta2, ThreadPool& pool);
+struct GradientNorm {
+    OptimizerControl* control;  // device
+    double* scratch;            // gradient_norm_scratch_bytes(n)
+    const G* grad;              // [n]
+    size_t n;
+    float max_norm;          // <= 0: no clipping
+    const double* loss_sum;  // [1] device: the step's loss, which must be finite as well; or null
+    float beta1, beta2;
+};
+
+namespace ref {
+template <class G>
+void gradient_norm(const GradientNorm<G>& a, ThreadPool& pool);
 template <class T>
 void adamw_update(const AdamWUpdate<T>& a, ThreadPool& pool);
 }  // namespace ref
 
-void gradient_norm(OptimizerControl* control, double* scratch, const float* grad /*[n]*/, size_t n, float max_norm,
-                   const double* loss_sum, float beta1, float beta2, Stream& stream);
+void gradient_norm(const GradientNorm<float>& a, Stream& stream);
 void adamw_update(const AdamWUpdate<real>& a, Stream& stream);
 
 }  // namespace slab

@@ -3,8 +3,8 @@
 //
 // For query t of head h (key/value head h / (NH / NKV)): keys s in [doc_start[t], t], p = softmax(scale * q·k), out =
 // sum p v. Backward: delta = rowsum(dout * out), dp = dout·v, ds = p (dp - delta), dq = scale ds·k, dk = scale dsᵀ·q,
-// dv = pᵀ·dout. Tiles, and with them the order of sums, depend on shapes alone. Source of the formulation:
-// FlashAttention-2 (Dao, 2023).
+// dv = pᵀ·dout. Tiles, and with them the order of sums, depend on shapes alone; on CUDA also on the card (Hopper has
+// kernels of its own) and on alignment, which shapes decide. Source of the formulation: FlashAttention-2 (Dao, 2023).
 #pragma once
 
 #include <cstddef>

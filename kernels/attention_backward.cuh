@@ -9,15 +9,9 @@
 #pragma once
 
 #include "kernels/attention_forward.cuh"
+#include "kernels/cuda_common.cuh"
 
 namespace slab::attn {
-
-__device__ __forceinline__ float widen(float v) {
-    return v;
-}
-__device__ __forceinline__ float widen(bf16 v) {
-    return __uint_as_float(static_cast<uint32_t>(v.bits) << 16);
-}
 
 // delta[b, h, t] of [B, NH, T] = sum over HD of dout * out, both [B, T, NH, HD]. 16 lanes a row.
 template <class T>
@@ -33,10 +27,11 @@ __global__ void __launch_bounds__(256)
             *reinterpret_cast<uint4*>(left) = *reinterpret_cast<const uint4*>(dout + row * HD + c);
             *reinterpret_cast<uint4*>(right) = *reinterpret_cast<const uint4*>(out + row * HD + c);
 #pragma unroll
-            for (int e = 0; e < kVector; e++) sum += widen(left[e]) * widen(right[e]);
+            for (int e = 0; e < kVector; e++) sum += cuda::as_float(left[e]) * cuda::as_float(right[e]);
         }
     } else if (inside) {
-        for (int c = threadIdx.x % 16; c < HD; c += 16) sum += widen(dout[row * HD + c]) * widen(out[row * HD + c]);
+        for (int c = threadIdx.x % 16; c < HD; c += 16)
+            sum += cuda::as_float(dout[row * HD + c]) * cuda::as_float(out[row * HD + c]);
     }
 #pragma unroll
     for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -187,11 +182,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) key_gradient_kernel(Attenti
 
     const float scale[1][2] = {{a.scale, a.scale}}, one[1][2] = {{1.0f, 1.0f}};
     if constexpr (Tile::kDk)
-        store_rows<TileShape<kHDP>>(a.dk + first_token * a.ld_dk + kv_column, a.ld_dk, k_tile, warp_row, n0 + warp_row,
-                                    a.T_len, a.HD, schedule.vectors, dk, scale);
+        store_rows<TileShape<kHDP>>(
+            {a.dk + first_token * a.ld_dk + kv_column, a.ld_dk, n0 + warp_row, a.T_len, a.HD, schedule.vectors}, k_tile,
+            warp_row, dk, scale);
     if constexpr (Tile::kDv)
-        store_rows<TileShape<kHDP>>(a.dv + first_token * a.ld_dv + kv_column, a.ld_dv, v_tile, warp_row, n0 + warp_row,
-                                    a.T_len, a.HD, schedule.vectors, dv, one);
+        store_rows<TileShape<kHDP>>(
+            {a.dv + first_token * a.ld_dv + kv_column, a.ld_dv, n0 + warp_row, a.T_len, a.HD, schedule.vectors}, v_tile,
+            warp_row, dv, one);
 }
 
 // kBM queries a block, kBN keys a step, kStages buffers for the keys.
@@ -308,8 +305,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
 
     float scale[kRowTiles][2];
     for (auto& row : scale) row[0] = row[1] = a.scale;
-    store_rows<TileShape<kHDP>>(a.dq + first_token * a.ld_dq + q_column, a.ld_dq, q_tile, warp_row, m0 + warp_row,
-                                a.T_len, a.HD, schedule.vectors, dq, scale);
+    store_rows<TileShape<kHDP>>(
+        {a.dq + first_token * a.ld_dq + q_column, a.ld_dq, m0 + warp_row, a.T_len, a.HD, schedule.vectors}, q_tile,
+        warp_row, dq, scale);
 }
 
 }  // namespace slab::attn

@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) forward_kernel(AttentionFor
     float inverse[kRowTiles][2];
     finish_rows(a, item.head, m0 + warp_row, maximum, sum, inverse);
     bf16* out = a.out + (first_token * a.NH + h) * static_cast<size_t>(a.HD);
-    store_rows<TileShape<kHDP>>(out, static_cast<size_t>(a.NH) * a.HD, q_tile, warp_row, m0 + warp_row, a.T_len, a.HD,
-                                schedule.vectors, o, inverse);
+    store_rows<TileShape<kHDP>>({out, static_cast<size_t>(a.NH) * a.HD, m0 + warp_row, a.T_len, a.HD, schedule.vectors},
+                                q_tile, warp_row, o, inverse);
 }
 
 }  // namespace slab::attn

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "kernels/attention.h"
+#include "kernels/attention_mma.cuh"
 #include "kernels/attention_work.cuh"
 
 namespace slab::attn {
@@ -22,7 +23,7 @@ struct PlainTile {
     static constexpr int kTileElems = kRows * kStride, kScoreElems = kRows * kScoreStride;
     static constexpr int kForwardBytes = (3 * kTileElems + kScoreElems) * 4;
     static constexpr int kBackwardBytes = (4 * kTileElems + 2 * kScoreElems) * 4;
-    static_assert(kBackwardBytes <= 99 * 1024);
+    static_assert(kBackwardBytes <= kMaxSharedBytes);
 };
 
 template <class Tile>
@@ -132,19 +133,24 @@ __global__ void __launch_bounds__(256) plain_forward_kernel(AttentionForward<flo
                       o, inverse);
 }
 
-// p and ds of one tile, rows by queries or (kTransposed) by keys, into shared memory. row_x, column_x: the tokens of
-// the first row and column.
+// The operands of one tile of scores in shared memory, [kRows, kStride] each, and the tokens they begin at.
+struct PlainOperands {
+    const float *q, *dout, *k, *v;
+    int first_query, first_key;
+};
+
+// p (unless null) and ds of one tile into shared memory, [kRows, kScoreStride]: rows are queries or (kTransposed) keys.
+// head_row: of the head's first query in lse and delta.
 template <class Tile, bool kTransposed>
-__device__ void plain_scores(float* p_tile, float* ds_tile, const float* q_or_k, const float* k_or_q,
-                             const float* do_or_v, const float* v_or_do, int row0, int column0,
-                             const AttentionBackward<float>& a, size_t head_row, const Documents& documents) {
+__device__ void plain_scores(float* p_tile, float* ds_tile, const PlainOperands& in, const AttentionBackward<float>& a,
+                             size_t head_row, const Documents& documents) {
     float s[Tile::kPer][Tile::kPer], dp[Tile::kPer][Tile::kPer];
-    dot_rows<Tile>(s, q_or_k, k_or_q);
-    dot_rows<Tile>(dp, do_or_v, v_or_do);
+    dot_rows<Tile>(s, kTransposed ? in.k : in.q, kTransposed ? in.q : in.k);
+    dot_rows<Tile>(dp, kTransposed ? in.v : in.dout, kTransposed ? in.dout : in.v);
     for (int i = 0; i < Tile::kPer; i++) {
         for (int j = 0; j < Tile::kPer; j++) {
             const int y = threadIdx.x / 16 + 16 * i, x = threadIdx.x % 16 + 16 * j;
-            const int query = kTransposed ? column0 + x : row0 + y, key = kTransposed ? row0 + y : column0 + x;
+            const int query = in.first_query + (kTransposed ? x : y), key = in.first_key + (kTransposed ? y : x);
             float p = 0.0f, ds = 0.0f;
             if (query < a.T_len && key <= query && key >= documents.of(query)) {
                 p = expf(s[i][j] * a.scale - a.lse[head_row + query]);
@@ -183,7 +189,7 @@ __global__ void __launch_bounds__(256) plain_key_gradient_kernel(AttentionBackwa
             load_plain<Tile>(dout_tile, a.dout + first_token * out_ld + q_column, out_ld, m * Tile::kRows, a.T_len,
                              a.HD);
             __syncthreads();
-            plain_scores<Tile, true>(p_tile, ds_tile, k_tile, q_tile, v_tile, dout_tile, n0, m * Tile::kRows, a,
+            plain_scores<Tile, true>(p_tile, ds_tile, {q_tile, dout_tile, k_tile, v_tile, m * Tile::kRows, n0}, a,
                                      head_row, documents);
             __syncthreads();
             add_product<Tile>(dv, p_tile, dout_tile);
@@ -220,7 +226,7 @@ __global__ void __launch_bounds__(256) plain_query_gradient_kernel(AttentionBack
         load_plain<Tile>(k_tile, a.k + first_token * a.ld_k + kv_column, a.ld_k, n * Tile::kRows, a.T_len, a.HD);
         load_plain<Tile>(v_tile, a.v + first_token * a.ld_v + kv_column, a.ld_v, n * Tile::kRows, a.T_len, a.HD);
         __syncthreads();
-        plain_scores<Tile, false>(nullptr, ds_tile, q_tile, k_tile, dout_tile, v_tile, m0, n * Tile::kRows, a,
+        plain_scores<Tile, false>(nullptr, ds_tile, {q_tile, dout_tile, k_tile, v_tile, m0, n * Tile::kRows}, a,
                                   static_cast<size_t>(item.head) * a.T_len, documents);
         __syncthreads();
         add_product<Tile>(dq, ds_tile, k_tile);

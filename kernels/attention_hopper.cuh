@@ -222,8 +222,8 @@ __device__ __forceinline__ void consume_forward(const ForwardArguments& p, const
     finish_rows(a, b * a.NH + h, m0 + warp_row, maximum, sum, inverse);
     warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its queries: their place takes the output
     bf16* out = a.out + (static_cast<size_t>(b) * a.T_len * a.NH + h) * static_cast<size_t>(kHD);
-    store_rows<typename Tile::Q>(out, static_cast<size_t>(a.NH) * kHD, shared.q, warp_row, m0 + warp_row, a.T_len, kHD,
-                                 true, o, inverse);
+    store_rows<typename Tile::Q>({out, static_cast<size_t>(a.NH) * kHD, m0 + warp_row, a.T_len, kHD, true}, shared.q,
+                                 warp_row, o, inverse);
 }
 
 template <class Tile>

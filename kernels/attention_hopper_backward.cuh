@@ -22,7 +22,7 @@ struct KeyTile {
     static constexpr int kHD = kHD_, kBM = 64, kBN = 128, kStages = kStages_;
     using Keys = SlabTile<kHD, kBN>;
     using Queries = SlabTile<kHD, kBM>;
-    static constexpr int kStageElems = Queries::kBytes;  // q and dout
+    static constexpr int kStageElems = 2 * Queries::kBytes / static_cast<int>(sizeof(bf16));  // q and dout
     struct Barriers {
         uint64_t keys_full, full[kStages], empty[kStages];
     };
@@ -137,10 +137,10 @@ __device__ __forceinline__ void consume_queries(const BackwardArguments& p, cons
     const float scale[1][2] = {{a.scale, a.scale}}, one[1][2] = {{1.0f, 1.0f}};
     const size_t first_token = static_cast<size_t>(b) * a.T_len, column = static_cast<size_t>(kv_head) * kHD;
     warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its keys: their place takes the gradients
-    store_rows<typename Tile::Keys>(a.dk + first_token * a.ld_dk + column, a.ld_dk, shared.k, warp_row, n0 + warp_row,
-                                    a.T_len, kHD, true, dk, scale);
-    store_rows<typename Tile::Keys>(a.dv + first_token * a.ld_dv + column, a.ld_dv, shared.v, warp_row, n0 + warp_row,
-                                    a.T_len, kHD, true, dv, one);
+    store_rows<typename Tile::Keys>({a.dk + first_token * a.ld_dk + column, a.ld_dk, n0 + warp_row, a.T_len, kHD, true},
+                                    shared.k, warp_row, dk, scale);
+    store_rows<typename Tile::Keys>({a.dv + first_token * a.ld_dv + column, a.ld_dv, n0 + warp_row, a.T_len, kHD, true},
+                                    shared.v, warp_row, dv, one);
 }
 
 template <class Tile>
@@ -181,7 +181,7 @@ struct QueryTile {
     static constexpr int kHD = kHD_, kBM = 128, kBN = 64, kStages = kStages_;
     using Queries = SlabTile<kHD, kBM>;
     using Keys = SlabTile<kHD, kBN>;
-    static constexpr int kStageElems = Keys::kBytes;  // k and v
+    static constexpr int kStageElems = 2 * Keys::kBytes / static_cast<int>(sizeof(bf16));  // k and v
     struct Barriers {
         uint64_t queries_full, full[kStages], empty[kStages];
     };
@@ -267,8 +267,9 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& p, const Q
     const float scale[1][2] = {{a.scale, a.scale}};
     const size_t first_token = static_cast<size_t>(b) * a.T_len;
     warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its queries: their place takes the gradient
-    store_rows<typename Tile::Queries>(a.dq + first_token * a.ld_dq + static_cast<size_t>(h) * kHD, a.ld_dq, shared.q,
-                                       warp_row, m0 + warp_row, a.T_len, kHD, true, dq, scale);
+    store_rows<typename Tile::Queries>(
+        {a.dq + first_token * a.ld_dq + static_cast<size_t>(h) * kHD, a.ld_dq, m0 + warp_row, a.T_len, kHD, true},
+        shared.q, warp_row, dq, scale);
 }
 
 template <class Tile>

@@ -1,7 +1,7 @@
 // Picks tile sizes for a head size and launches the attention kernels on a CUDA stream.
 //
 // Tile sizes depend on the head size, the card and whether addresses and strides allow copies of 16 bytes, never on
-// timing (DESIGN.md, Determinism). Head sizes in between are padded with zeros in shared memory to the next of 32, 64,
+// timing. Head sizes in between are padded with zeros in shared memory to the next of 32, 64,
 // 96, 128, 256. SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to the kernels that every card has, for tests.
 #pragma once
 

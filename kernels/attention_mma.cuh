@@ -149,11 +149,19 @@ __device__ __forceinline__ void load_tile(bf16* tile, const bf16* src, size_t ld
     }
 }
 
+// Where a warp's rows go in global memory.
+struct RowsOut {
+    bf16* dst;  // [T_len, ld], HD columns of it
+    size_t ld;
+    int first_row, T_len, HD;
+    bool vectors;  // 16-byte stores are possible
+};
+
 // Writes a warp's accumulator rows, each times its factor, to global memory by way of the warp's own rows of a tile
-// (which no other warp may be reading). factor[m][half] belongs to row 16 m + 8 half + lane / 4.
+// (which no other warp may be reading), from tile_row on. factor[m][half] belongs to row 16 m + 8 half + lane / 4.
 template <class Shape, int kRowTiles>
-__device__ __forceinline__ void store_rows(bf16* dst, size_t ld, bf16* tile, int tile_row, int row0, int T_len, int HD,
-                                           bool vectors, const float (&acc)[kRowTiles][Shape::kHDP / 8][4],
+__device__ __forceinline__ void store_rows(const RowsOut& out, bf16* tile /*[rows, kHDP] in shared memory*/,
+                                           int tile_row, const float (&acc)[kRowTiles][Shape::kHDP / 8][4],
                                            const float (&factor)[kRowTiles][2]) {
     constexpr int kHDP = Shape::kHDP;
     const int lane = threadIdx.x % 32;
@@ -172,12 +180,12 @@ __device__ __forceinline__ void store_rows(bf16* dst, size_t ld, bf16* tile, int
     }
     __syncwarp();
     constexpr int kRows = kRowTiles * 16;
-    if (vectors) {
+    if (out.vectors) {
 #pragma unroll 4
         for (int index = lane; index < kRows * Shape::kChunks; index += 32) {
             const int row = index / Shape::kChunks, chunk = index % Shape::kChunks;
-            if (row0 + row < T_len && chunk * 8 < HD)
-                *reinterpret_cast<uint4*>(dst + static_cast<size_t>(row0 + row) * ld + chunk * 8) =
+            if (out.first_row + row < out.T_len && chunk * 8 < out.HD)
+                *reinterpret_cast<uint4*>(out.dst + static_cast<size_t>(out.first_row + row) * out.ld + chunk * 8) =
                     *reinterpret_cast<const uint4*>(tile + Shape::offset_elems(tile_row + row, chunk));
         }
         return;
@@ -185,8 +193,8 @@ __device__ __forceinline__ void store_rows(bf16* dst, size_t ld, bf16* tile, int
 #pragma unroll 1
     for (int index = lane; index < kRows * kHDP; index += 32) {
         const int row = index / kHDP, column = index % kHDP;
-        if (row0 + row < T_len && column < HD)
-            dst[static_cast<size_t>(row0 + row) * ld + column] =
+        if (out.first_row + row < out.T_len && column < out.HD)
+            out.dst[static_cast<size_t>(out.first_row + row) * out.ld + column] =
                 tile[Shape::offset_elems(tile_row + row, column / 8) + column % 8];
     }
 }

@@ -3,7 +3,7 @@
 // The library counts in columns: our row-major [rows, N] is its [N, rows], so y = x wᵀ is asked for as yᵀ = w xᵀ. For
 // each shape the library's first proposal is taken, with a workspace of constant size and never timed, and kept with
 // the stream: the algorithm, and with it the order of sums, is a function of shapes, strides and the alignment that
-// follows from them (DESIGN.md, Determinism). float32 builds use no TF32.
+// follows from them. float32 builds use no TF32.
 #include <algorithm>
 #include <array>
 #include <map>

@@ -65,6 +65,7 @@ class Device {
     ThreadPool& pool();
     std::string name() const;          // "CPU, 2 threads" or the GPU's name
     size_t host_pinned_bytes() const;  // page-locked now
+    size_t available_bytes() const;    // what was free when this was made, and what its context took; 0 on the CPU
     int numa_node() const;             // whose memory is next to the GPU; -1: there is one node, or it is not known
     MeasuredMemory measured_memory() const;
     Traffic traffic() const;

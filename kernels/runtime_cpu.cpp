@@ -97,6 +97,9 @@ std::string Device::name() const {
 size_t Device::host_pinned_bytes() const {
     return state_->pinned.used_bytes();
 }
+size_t Device::available_bytes() const {
+    return 0;
+}
 int Device::numa_node() const {
     return -1;
 }

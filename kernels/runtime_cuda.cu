@@ -3,6 +3,7 @@
 // All streams are non-blocking (the legacy stream orders nothing here), events carry no timing unless asked for, and
 // every host thread that touches a stream first makes its device current. Buffers are in runtime_cuda_memory.cu.
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cstddef>
 #include <cstdio>
@@ -84,8 +85,11 @@ void throw_cublas_error(cublasStatus_t status, const char* expression, const cha
     throw std::runtime_error(error_text(status, expression, file, line));
 }
 
+// After a fault every call fails in the same way, destructors' too, of which there are thousands: it is said once.
 void warn_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
     (void)cudaGetLastError();
+    static std::atomic<int> said{cudaSuccess};
+    if (said.exchange(error) == error) return;
     std::fprintf(stderr, "warning: %s\n", error_text(error, expression, file, line).c_str());
 }
 
@@ -118,8 +122,8 @@ Device::State::State(const DeviceOptions& options)
     if (properties.major < 8) {
         throw std::runtime_error(
             "GPU " + std::to_string(index) + " (" + name + ") has compute capability " + capability +
-            ", 8.0 or higher is wanted (bf16 on tensor cores). Hint: choose another GPU, or build for the "
-            "CPU (make BACKEND=cpu)");
+            ", 8.0 or higher is wanted (bf16 on tensor cores). Hint: choose another GPU (CUDA_VISIBLE_DEVICES=N), or "
+            "build for the CPU (make BACKEND=cpu)");
     }
     context = open_context(index);
     make_current();
@@ -136,9 +140,10 @@ Device::State::State(const DeviceOptions& options)
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     // Of what is free now, 95%; the context is there already and counts besides.
-    const size_t default_bytes = free_bytes - free_bytes / 20 + context.bytes;
-    memory = std::make_unique<MemoryAccount>(options.budget_bytes != 0 ? options.budget_bytes : default_bytes,
-                                             context.bytes + kLibraries_bytes);
+    available_bytes = free_bytes + context.bytes;
+    memory = std::make_unique<MemoryAccount>(
+        options.budget_bytes != 0 ? options.budget_bytes : available_bytes - free_bytes / 20,
+        context.bytes + kLibraries_bytes);
 }
 
 void Device::State::make_current() const {
@@ -163,6 +168,9 @@ std::string Device::name() const {
 }
 size_t Device::host_pinned_bytes() const {
     return state_->pinned.used_bytes();
+}
+size_t Device::available_bytes() const {
+    return state_->available_bytes;
 }
 int Device::numa_node() const {
     return state_->numa_node;

@@ -39,6 +39,7 @@ struct Device::State {
     int index;
     std::string name;
     ContextMemory context;
+    size_t available_bytes = 0;
     int numa_node = -1;
     ThreadPool pool;
     std::unique_ptr<MemoryAccount> memory;  // made once it is known what is free

@@ -18,8 +18,9 @@ void norm_into(OptimizerControl& control, const std::vector<G>& grad, float max_
                ThreadPool& pool) {
     const size_t scratch_elems = gradient_norm_scratch_bytes(grad.size()) / sizeof(double);
     Guarded<double> scratch(scratch_elems);
-    ref::gradient_norm(&control, scratch.data(), grad.data(), grad.size(), max_norm, loss_sum, kSettings.beta1,
-                       kSettings.beta2, pool);
+    ref::gradient_norm<G>(
+        {&control, scratch.data(), grad.data(), grad.size(), max_norm, loss_sum, kSettings.beta1, kSettings.beta2},
+        pool);
     CHECK(scratch.intact());
 }
 
@@ -205,7 +206,7 @@ TEST_SUITE("cpu") {
                                                        random_vector<float>(n, 2, -2, 2)};
         OptimizerControl control{};
         for (const std::vector<float>& grad : grads) {
-            gradient_norm(&control, scratch.data(), grad.data(), n, 1.0f, nullptr, kSettings.beta1, kSettings.beta2,
+            gradient_norm({&control, scratch.data(), grad.data(), n, 1.0f, nullptr, kSettings.beta1, kSettings.beta2},
                           stream);
             adamw_update({param.data(), nullptr, grad.data(), m.data(), v.data(), n, kSettings, &control}, stream);
         }

@@ -127,8 +127,9 @@ TEST_SUITE("gpu") {
             real* const device_param = param.data();
             run_twice({&master, &m, &v, &param}, [&] {
                 copy_async(control.data(), &before, sizeof before, CopyKind::host_to_device, gpu.stream);
-                gradient_norm(control.as<OptimizerControl>(), scratch.as<double>(), grad.data(), s.n, s.max_norm,
-                              nullptr, 0.9f, 0.95f, gpu.stream);
+                gradient_norm({control.as<OptimizerControl>(), scratch.as<double>(), grad.data(), s.n, s.max_norm,
+                               nullptr, 0.9f, 0.95f},
+                              gpu.stream);
                 adamw_update({device_param, master.data(), grad.data(), m.data(), v.data(), s.n, settings,
                               control.as<OptimizerControl>()},
                              gpu.stream);
@@ -137,7 +138,8 @@ TEST_SUITE("gpu") {
             OptimizerControl want = before;
             Doubles ref_scratch(gradient_norm_scratch_bytes(s.n) / sizeof(double));
             Doubles p = master.given(), g = grad.given(), ref_m = m.given(), ref_v = v.given();
-            ref::gradient_norm(&want, ref_scratch.data(), g.data(), s.n, s.max_norm, nullptr, 0.9f, 0.95f, gpu.pool());
+            ref::gradient_norm<double>({&want, ref_scratch.data(), g.data(), s.n, s.max_norm, nullptr, 0.9f, 0.95f},
+                                       gpu.pool());
             ref::adamw_update<double>({p.data(), nullptr, g.data(), ref_m.data(), ref_v.data(), s.n, settings, &want},
                                       gpu.pool());
             CHECK(got.grad_norm == doctest::Approx(want.grad_norm).epsilon(1e-6));
@@ -173,8 +175,9 @@ TEST_SUITE("gpu") {
             const DeviceBuffer loss = test::to_device(gpu.stream, Doubles{fault == 3 ? kNaN : 2.0});
             const DeviceBuffer control =
                 test::to_device(gpu.stream, std::vector<OptimizerControl>{{0, 0.5f, 0, 7, 0.25f, 0.125f}});
-            gradient_norm(control.as<OptimizerControl>(), scratch.as<double>(), grad.data(), kN, 1, loss.as<double>(),
-                          0.9f, 0.95f, gpu.stream);
+            gradient_norm({control.as<OptimizerControl>(), scratch.as<double>(), grad.data(), kN, 1, loss.as<double>(),
+                           0.9f, 0.95f},
+                          gpu.stream);
             adamw_update({param.data(),
                           master.data(),
                           grad.data(),

@@ -143,6 +143,10 @@ TEST_SUITE("cpu") {
             CHECK(error_of([&] { check_budget(layout, 0, 0); }) == "");
             CHECK(error_of([&] { check_budget(layout, 100, planned + 100); }) == "");
             CHECK(has(error_of([&] { check_budget(layout, 100, planned + 99); }), "(1 bytes too much)"));
+            CHECK(error_of([&] { check_available(layout, 100, planned + 100); }) == "");
+            CHECK(error_of([&] { check_available(layout, 100, 0); }) == "");
+            CHECK(has(error_of([&] { check_available(layout, 100, planned + 99); }),
+                      " are free. Hint: give no larger --vram-budget"));
             const std::string error = error_of([&] { check_budget(layout, 0, planned - 1); });
             CHECK(has(error, "(1 bytes too much)"));
             size_t largest = 0;

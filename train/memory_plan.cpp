@@ -122,6 +122,16 @@ void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budge
                              ", " + memory_text(largest->bytes) + ". " + advice(layout, reserved_bytes, budget_bytes));
 }
 
+void check_available(const ModelLayout& layout, size_t reserved_bytes, size_t available_bytes) {
+    const size_t needed = reserved_bytes + layout.device_bytes();
+    if (available_bytes == 0 || needed <= available_bytes) return;
+    throw std::runtime_error(
+        "the plan needs " + memory_text(needed) + " of device memory and " + memory_text(available_bytes) +
+        " are free. Hint: give no larger --vram-budget (left out, it is what is free less 5%), or end what else "
+        "uses the GPU. " +
+        advice(layout, reserved_bytes, available_bytes));
+}
+
 void check_host_memory(const ModelLayout& layout, size_t available_bytes) {
     const size_t device_bytes = kBackend == Backend::cpu ? layout.device_bytes() : 0;
     const size_t needed = layout.host_bytes() + device_bytes;

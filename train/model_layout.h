@@ -133,6 +133,9 @@ ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings
 std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
 // Throws std::runtime_error with that advice when the plan exceeds the budget (0: no limit).
 void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
+
+// The same for what the device has, whatever the budget says. available_bytes: 0 when that is not known.
+void check_available(const ModelLayout& layout, size_t reserved_bytes, size_t available_bytes);
 // Throws std::runtime_error when what the plan puts into host memory (on the CPU backend device memory as well) exceeds
 // what the machine, or the container, has left.
 void check_host_memory(const ModelLayout& layout, size_t available_bytes);

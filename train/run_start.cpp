@@ -87,6 +87,8 @@ void Run::announce_plan() {
              << data::counted(static_cast<size_t>(steps_), "step") << "\n";
     }
     out_ << describe_plan(*layout_, account.reserved_bytes(), account.budget_bytes());
+    if (const size_t free_bytes = device_->available_bytes(); account.budget_bytes() > free_bytes && free_bytes != 0)
+        out_ << "note: the budget is more than the " << memory_text(free_bytes) << " that the GPU has free now\n";
     if (!o_.from_scratch && data::is_gguf_file(base_))
         out_ << "base model\n  " << describe_gguf(data::GgufFile(base_), config_, sizeof(real)) << "\n";
     out_ << std::flush;
@@ -122,6 +124,7 @@ void Run::open_rows() {
 void Run::load() {
     const MemoryAccount& account = device_->memory();
     check_budget(*layout_, account.reserved_bytes(), account.budget_bytes());
+    check_available(*layout_, account.reserved_bytes(), device_->available_bytes());
     check_host_memory(*layout_, available_host_bytes());
     check_address_space(*layout_, free_address_bytes(), device_->pool().size());
     open_rows();

@@ -81,8 +81,15 @@ void TrainedTensors::update(const AdamWSettings& settings, float max_grad_norm, 
                             Stream& stream) {
     const size_t n = table_.total_elems(), decayed = table_.decayed_elems();
     auto* control = control_.as<OptimizerControl>();
-    gradient_norm(control, scratch_.as<double>(), grads_.as<float>(), n, max_grad_norm, loss_sum, settings.beta1,
-                  settings.beta2, stream);
+    gradient_norm({.control = control,
+                   .scratch = scratch_.as<double>(),
+                   .grad = grads_.as<float>(),
+                   .n = n,
+                   .max_norm = max_grad_norm,
+                   .loss_sum = loss_sum,
+                   .beta1 = settings.beta1,
+                   .beta2 = settings.beta2},
+                  stream);
     const auto update_range = [&](size_t begin, size_t end, float weight_decay) {
         if (begin == end) return;
         AdamWUpdate<real> a{.param = params_.as<real>() + begin,

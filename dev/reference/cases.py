@@ -102,6 +102,19 @@ CASES = {
         "lora": {"target_modules": LINEAR, "r": 5, "lora_alpha": 9},
         "batch": {"accum": 2, "B": 2, "T": 23},
     },
+    "llama_head128": {  # a head size and rows for which GPUs have tile shapes of their own
+        "seed": 1,
+        "model": llama_like("llama", vocab_size=53, hidden_size=40, intermediate_size=72, num_attention_heads=2,
+                            num_key_value_heads=1, head_dim=128),
+        "lora": {"target_modules": LINEAR, "r": 4, "lora_alpha": 8},
+        "batch": {"accum": 1, "B": 2, "T": 131},
+    },
+    "qwen3_head64": {  # the same, with three queries a key/value head and norms on both
+        "model": llama_like("qwen3", vocab_size=59, hidden_size=40, intermediate_size=56, num_attention_heads=3,
+                            num_key_value_heads=1, head_dim=64, use_sliding_window=False),
+        "lora": {"target_modules": ATTENTION, "r": 4, "lora_alpha": 8},
+        "batch": {"accum": 2, "B": 1, "T": 197},
+    },
     # How weights and config are stored
     "llama_bf16_shards": {  # BF16 in shards with an index
         "seed": 1,
