@@ -1,12 +1,12 @@
 // Times one training step of a model given by its shape (random weights, no files), resident and streamed, in one run.
 //
 // Measures the matrix rate at the model's shapes, the link both ways, the resident step and where its time goes, and
-// the streamed step interleaved with it; prints the floor (offload/stream_schedule.h) beside the measured times. Resident and streamed
-// steps alternate, also where the floor's parts are measured: what the machine does meanwhile falls on both, and a GPU
-// whose clocks follow its load has the same in both. Resident steps one after the other are timed as well, as a
-// trainer would run them. Every pair of steps is compared, and in the end the adapters: streamed and resident agree in
-// all bits or the run fails. `make bench` runs it with the defaults: a 30M-parameter model on the CPU, a 16-layer
-// 4096-wide one on CUDA.
+// the streamed step interleaved with it; prints the floor (offload/stream_schedule.h) beside the measured times.
+// Resident and streamed steps alternate, also where the floor's parts are measured: what the machine does meanwhile
+// falls on both, and a GPU whose clocks follow its load has the same in both. Resident steps one after the other are
+// timed as well, as a trainer would run them. Every pair of steps is compared, and in the end the adapters: streamed
+// and resident agree in all bits or the run fails. `make bench` runs it with the defaults: a 30M-parameter model on the
+// CPU, a 16-layer 4096-wide one on CUDA.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
