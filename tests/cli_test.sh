@@ -310,7 +310,7 @@ bench() { "$build/bench_step" --hidden 32 --intermediate 64 --layers 4 --heads 2
     --micro-batch-size 1 --lora-r 2 --steps 1 --warmup 1 "$@"; }
 require 0 bench
 prints "bench_step" '^llama, 4 layers, hidden 32, 2 heads of 16, intermediate 64, vocabulary 64, '
-for product in 'qkv +\[96, 32\]' 'o +\[32, 32\]' 'gate, up +\[128, 32\]' 'down +\[32, 64\]' 'head +\[64, 32\]'; do
+for product in 'qkv +\[16, 96, 32\]' 'o +\[16, 32, 32\]' 'gate, up +\[16, 128, 32\]' 'down +\[16, 32, 64\]' 'head +\[16, 64, 32\]'; do
     prints "bench_step" "^  $product "
 done
 prints "bench_step" '^streamed step .*  N 4, R 2, P 1 '
