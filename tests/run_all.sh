@@ -3,6 +3,7 @@
 #
 # A script is called with the build directory as its argument and ends with its own line `N passed, N failed, N skipped`.
 # One without that line, or with a bad exit status and no failure counted, counts as one failure: nothing fails silently.
+# So does one that does not end in half an hour, which is many times what the slowest takes.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
@@ -11,7 +12,7 @@ trap 'rm -f "$output"' EXIT
 passed=0 failed=0 skipped=0
 
 run() {
-    { "$@" 2>&1; echo "exit status $?"; } | tee "$output" | grep -v '^exit status [0-9]*$'
+    { timeout --foreground 1800 "$@" 2>&1; echo "exit status $?"; } | tee "$output" | grep -v '^exit status [0-9]*$'
     status=$(sed -n 's/^exit status //p' "$output" | tail -n 1)
     counts=$(sed -n 's/^\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed, \([0-9][0-9]*\) skipped$/\1 \2 \3/p' "$output" | tail -n 1)
     if [ -z "$counts" ]; then

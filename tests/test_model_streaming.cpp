@@ -158,6 +158,7 @@ TEST_SUITE("cpu") {
                 train_steps(got, run, 3, 1);
                 CHECK(first_difference(run.layout.trained, got, want) == "");
                 CHECK(run.model.offload().stats().slabs_in > 0);
+                CHECK(run.model.offload().stats().misses == 0);  // all three announce their visits
             }
         }
     }
