@@ -211,10 +211,11 @@ std::vector<bool> PreparedRecords::spread(size_t n) const {
 }
 
 // Pieces by row. First fit decreasing: the longest piece first, each into the first row with room.
-std::vector<std::vector<uint32_t>> PreparedRecords::rows_of(const std::vector<bool>& held_out, bool which) const {
+std::vector<std::vector<uint32_t>> PreparedRecords::rows_of(const std::vector<bool>& held_out,
+                                                            bool held_out_rows) const {
     std::vector<uint32_t> pieces;
     for (size_t record = 0; record < records(); ++record)
-        if (held_out.empty() || held_out[record] == which)
+        if (held_out.empty() || held_out[record] == held_out_rows)
             for (size_t piece = record_begin_[record]; piece < record_begin_[record + 1]; ++piece)
                 pieces.push_back(static_cast<uint32_t>(piece));
     std::vector<std::vector<uint32_t>> rows;
@@ -233,13 +234,13 @@ std::vector<std::vector<uint32_t>> PreparedRecords::rows_of(const std::vector<bo
     return rows;
 }
 
-PreparedRecords::RowCounts PreparedRecords::write(const std::vector<bool>& held_out, bool which,
+PreparedRecords::RowCounts PreparedRecords::write(const std::vector<bool>& held_out, bool held_out_rows,
                                                   TokenSink& sink) const {
     RowCounts counts;
     for (size_t record = 0; record < records(); ++record)
-        counts.records += held_out.empty() || held_out[record] == which;
+        counts.records += held_out.empty() || held_out[record] == held_out_rows;
     const uint32_t filling = tokenizer_.eos().value_or(0);
-    for (const auto& row : rows_of(held_out, which)) {
+    for (const auto& row : rows_of(held_out, held_out_rows)) {
         size_t used = 0;
         for (const uint32_t piece : row) {
             const size_t begin = piece_begin_[piece], end = piece_begin_[piece + 1];

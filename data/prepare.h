@@ -71,9 +71,9 @@ class PreparedRecords {
         // "950 records in 400 rows of 2,048 tokens (3% padding), 123,456 tokens trained on"
         std::string text(const PrepareSettings& settings) const;
     };
-    // Writes the records with held_out[i] == `which` (held_out empty: all) as rows and the closing token. Writes
+    // Writes the records with held_out[i] == held_out_rows (held_out empty: all) as rows and the closing token. Writes
     // nothing when there are none of them. The sink must have been made with row_tokens = T.
-    RowCounts write(const std::vector<bool>& held_out, bool which, TokenSink& sink) const;
+    RowCounts write(const std::vector<bool>& held_out, bool held_out_rows, TokenSink& sink) const;
 
     // "1,000 records (messages, ChatML); 12 cut to 2048 tokens; 3 left out: nothing to train on"
     std::string summary() const;
@@ -92,7 +92,7 @@ class PreparedRecords {
     Encoded encode_chat(std::span<const ChatMessage> messages) const;
     void add(RecordKind kind, const Encoded& encoded);
     void cut_record(bool continues);
-    std::vector<std::vector<uint32_t>> rows_of(const std::vector<bool>& held_out, bool which) const;
+    std::vector<std::vector<uint32_t>> rows_of(const std::vector<bool>& held_out, bool held_out_rows) const;
 
     const Tokenizer& tokenizer_;
     PrepareSettings settings_;

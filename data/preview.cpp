@@ -15,16 +15,9 @@ std::string preview_row(const TokenFile& file, size_t row, size_t T, const Token
     file.read(first, full_end, tokens.data(), bits.data());
     const auto starts_document = [&](size_t i) { return (bits[i] & mask_document_start) != 0; };
     const auto target = [&](size_t i) { return (bits[i] & mask_target) != 0 && !starts_document(i); };
-    size_t end = full_end, targets = 0;
+    const size_t end = file.row_tokens() != 0 ? filling_begin(tokens, bits) : full_end;
+    size_t targets = 0;
     for (size_t i = 0; i < end; ++i) targets += target(i);
-    if (file.row_tokens() != 0) {  // the filling: a last document of one token repeated, none a target
-        size_t last = end;
-        do --last;
-        while (last > 0 && !starts_document(last));
-        bool filling = last > 0;
-        for (size_t i = last; i < end; ++i) filling = filling && !target(i) && tokens[i] == tokens[last];
-        if (filling) end = last;
-    }
     std::string text = "row " + count_text(row + 1) + ": " + counted(end, "token") + ", " + count_text(targets) +
                        " trained on" + (end < full_end ? ", filled up with " + count_text(full_end - end) : "") + "\n";
     std::vector<uint32_t> run;

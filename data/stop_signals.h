@@ -6,12 +6,20 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 
 namespace slab::data {
 
 constexpr int exit_interrupted = 130;  // as a shell says of a process that SIGINT ended
 
 struct Interrupted {};  // no std::exception: it is nobody's error, and what handles errors lets it pass
+
+// What work calls between pieces: throws Interrupted when the flag is set. The flag must live as long.
+inline std::function<void()> stop_check(const std::atomic<bool>& flag) {
+    return [&flag] {
+        if (flag) throw Interrupted{};
+    };
+}
 
 // Watches SIGINT, SIGTERM, SIGHUP and SIGXCPU from now on; the flag lives as long as the process. A SIGHUP that is
 // ignored when the program starts (nohup) stays ignored.

@@ -329,6 +329,17 @@ void TokenMemory::append(uint32_t token, uint8_t mask_bits) {
     mask_.push_back(mask_bits);
 }
 
+size_t filling_begin(std::span<const uint32_t> tokens, std::span<const uint8_t> bits) {
+    size_t last = tokens.size();  // where the last document begins
+    while (last > 0 && (last == tokens.size() || (bits[last] & mask_document_start) == 0)) --last;
+    if (last == 0) return tokens.size();
+    for (size_t i = last; i < tokens.size(); ++i) {
+        const bool target = i > last && (bits[i] & mask_target) != 0;  // a document's first token is none
+        if (target || tokens[i] != tokens[last]) return tokens.size();
+    }
+    return last;
+}
+
 TokenFileWriter::TokenFileWriter(const fs::path& token_path, uint32_t largest_token, bool with_mask, size_t row_tokens)
     : token_path_(token_path),
       token_file_(token_path),

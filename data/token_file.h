@@ -128,6 +128,10 @@ class TokenFile {
     std::optional<TokenOrigin> origin_;
 };
 
+// Of a row of a file that is made of rows: where its filling begins, a last document (not the only one) of one token
+// repeated, none of them a target. tokens.size() when there is none. bits: as TokenFile::read gives them.
+size_t filling_begin(std::span<const uint32_t> tokens, std::span<const uint8_t> bits);
+
 // Writes F.bin and, if wanted, F.mask, in one pass over tokens of any number. Nothing is visible before commit().
 class TokenFileWriter final : public TokenSink {
   public:

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "data/atomic_file.h"
+#include "data/clock.h"
 #include "data/command_line.h"
 #include "data/display.h"
 #include "data/input_file.h"
@@ -154,9 +155,6 @@ size_t training_bytes(std::string_view text, double val_fraction) {
 }
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point began) {
-    return std::chrono::duration<double>(Clock::now() - began).count();
-}
 
 // One of the two outputs, with the counts that are reported at the end.
 struct Split {

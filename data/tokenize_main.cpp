@@ -9,9 +9,7 @@
 
 int main(int argc, char** argv) {
     slab::data::prepare_standard_streams();
-    const std::atomic<bool>& stop = slab::data::watch_stop_signals();
+    const auto check = slab::data::stop_check(slab::data::watch_stop_signals());
     return slab::data::end_as_signalled(
-        slab::data::run_tokenize(argc, argv, STDIN_FILENO, std::cout, std::cerr, [&stop] {
-            if (stop) throw slab::data::Interrupted{};
-        }));
+        slab::data::run_tokenize(argc, argv, STDIN_FILENO, std::cout, std::cerr, check));
 }

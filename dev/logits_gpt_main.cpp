@@ -14,6 +14,7 @@
 #include "kernels/cross_entropy.h"
 #include "train/adapter_files.h"
 #include "train/model.h"
+#include "train/model_directory.h"
 #include "train/output_paths.h"
 #include "train/run_setup.h"
 #include "train/safetensors.h"
@@ -60,7 +61,7 @@ void run(const Arguments& a) {
     settings.T = static_cast<int>(tokens.T);
     settings.freeze_layers = config.L;
     if (!a.adapter_in.empty()) {
-        settings.lora = read_adapter_config(fs::path(a.adapter_in) / "adapter_config.json", config);
+        settings.lora = read_adapter_config(fs::path(a.adapter_in) / kAdapterConfigFile, config);
         settings.freeze_layers = 0;
     }
     apply_offload_flags(settings, a.offload, config.L);

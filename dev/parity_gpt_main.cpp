@@ -21,6 +21,8 @@
 #include "kernels/cross_entropy.h"
 #include "offload/stream_schedule.h"
 #include "train/adapter_files.h"
+#include "train/fnv1a.h"
+#include "train/model_directory.h"
 #include "train/run_setup.h"
 #include "train/safetensors.h"
 #include "train/step_loop.h"
@@ -105,19 +107,17 @@ class Report {
         std::printf("%s %s %.3g %.3g\n", pass ? "PASS" : "FAIL", name.c_str(), error, tolerance);
         (pass ? passed_ : failed_)++;
     }
-    // FNV-1a over the results' bits: equal digests mean equal results, run against run.
-    void digest(const void* data, size_t bytes) {
-        for (size_t i = 0; i < bytes; ++i)
-            digest_ = (digest_ ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211ull;
-    }
+    // Over the results' bits: equal digests mean equal results, run against run.
+    void digest(const void* data, size_t bytes) { digest_.add(data, bytes); }
     int finish() const {
-        std::printf("bits %016llx\n%d passed, %d failed\n", static_cast<unsigned long long>(digest_), passed_, failed_);
+        std::printf("bits %016llx\n%d passed, %d failed\n", static_cast<unsigned long long>(digest_.value()), passed_,
+                    failed_);
         return failed_ == 0 ? 0 : 1;
     }
 
   private:
     int passed_ = 0, failed_ = 0;
-    uint64_t digest_ = 14695981039346656037ull;
+    Fnv1a digest_;
 };
 
 double relative(double got, double want) {
@@ -233,7 +233,7 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
 
     ModelSettings settings;
     settings.B = e.B, settings.T = e.T, settings.freeze_layers = e.freeze_layers;
-    if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / "adapter_config.json", config);
+    if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / kAdapterConfigFile, config);
     if (settings.lora) settings.lora->dropout = 0;  // the references are made without
     apply_offload_flags(settings, flags, config.L);
     Device device({.threads = threads, .budget_bytes = flags.budget_bytes()});

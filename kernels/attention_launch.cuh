@@ -5,9 +5,9 @@
 // 96, 128, 256. SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to the kernels that every card has, for tests.
 #pragma once
 
-#include <cstdlib>
 #include <initializer_list>
 
+#include "kernels/attention.h"
 #include "kernels/attention_backward.cuh"
 #include "kernels/attention_fp32.cuh"
 #include "kernels/attention_hopper_launch.cuh"
@@ -111,14 +111,6 @@ cudaError_t launch_delta(const AttentionBackward<T>& a, cudaStream_t stream) {
     delta_kernel<T><<<static_cast<unsigned>((rows + 15) / 16), 256, 0, stream>>>(a.delta, a.dout, a.out, a.B, a.T_len,
                                                                                  a.NH, a.HD, vectors);
     return cudaGetLastError();
-}
-
-inline bool generic_kernels_forced() {
-    static const bool forced = [] {
-        const char* value = std::getenv("SLABSTREAM_GENERIC_KERNELS");
-        return value && value[0] == '1';
-    }();
-    return forced;
 }
 
 // What a head size of up to kHDP uses: the generic tiles, and Hopper's for a head of exactly that size.

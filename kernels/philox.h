@@ -33,6 +33,23 @@ SLAB_HOST_DEVICE inline PhiloxOut philox(uint64_t key, uint32_t c0, uint32_t c1,
     return {{c0, c1, c2, c3}};
 }
 
+// c3, the counter's last word, says what a number is for. Dropout fills it with layer * 32 + site of a module, and the
+// sites of a layer are below kDropoutSites; so whatever else draws with the run's seed has low five bits from there on,
+// and a word of its own. The values decide the bits of every run: they stay.
+inline constexpr uint32_t kDropoutSites = 7;
+namespace philox_use {
+inline constexpr uint32_t random_weights = 0x1234;   // of a base drawn from scratch
+inline constexpr uint32_t initial_adapter = 0x10fa;  // LoRA's A
+inline constexpr uint32_t row_order = 0xDA7A;        // of the training rows, epoch by epoch
+inline constexpr uint32_t sampling = 0x5A3F1E;       // of tokens
+
+constexpr bool apart_from_dropout(uint32_t use) {
+    return use % 32 >= kDropoutSites;
+}
+static_assert(apart_from_dropout(random_weights) && apart_from_dropout(initial_adapter) &&
+              apart_from_dropout(row_order) && apart_from_dropout(sampling));
+}  // namespace philox_use
+
 // Uniform in [0, 1), 24 bits.
 SLAB_HOST_DEVICE inline float uniform01(uint32_t v) {
     return static_cast<float>(v >> 8) * 0x1p-24f;

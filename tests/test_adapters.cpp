@@ -1,7 +1,9 @@
 // Adapters: what is written reads back bit for bit, whatever does not fit the model is refused with file and tensor,
 // and adapter_config.json means what PEFT means by it.
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "kernels/philox.h"
 #include "tests/tiny_model.h"
 #include "train/adapter_config.h"
 #include "train/adapter_files.h"
@@ -199,6 +201,20 @@ TEST_SUITE("cpu") {
                       doctest::Approx(bound / std::sqrt(3)).epsilon(0.25));
             }
             values += t.elems();
+        }
+    }
+
+    TEST_CASE("adapters: dropout's sites are each module's own, and apart from whatever else draws with the seed") {
+        for (const char* family : {"llama", "qwen2", "qwen3", "gpt2"}) {
+            const ModelConfig config = tiny_config(family);
+            std::set<int> sites;
+            const std::vector<LinearModule> modules = linear_modules(config, 1);
+            for (const LinearModule& module : modules) {
+                CHECK(module.site >= 0);
+                CHECK(module.site < static_cast<int>(kDropoutSites));
+                sites.insert(module.site);
+            }
+            CHECK(sites.size() == modules.size());
         }
     }
 

@@ -285,6 +285,23 @@ TEST_SUITE("cpu") {
         CHECK_THROWS_AS(without.set_origin({}), std::logic_error);
     }
 
+    TEST_CASE("token file: a row's filling is a last document of one repeated token without a target") {
+        const uint8_t start = mask_document_start, target = mask_target;
+        const auto begin = [](const std::vector<uint32_t>& tokens, const std::vector<uint8_t>& bits) {
+            return filling_begin(tokens, bits);
+        };
+        CHECK(begin({5, 6, 7, 0, 0, 0}, {start, target, target, start, 0, 0}) == 3);
+        CHECK(begin({5, 6, 7, 8, 9, 0}, {start, target, target, target, 0, start}) == 5);  // one token
+        CHECK(begin({5, 0, 7, 0, 0, 0}, {start, start, target, start, 0, 0}) == 3);        // behind two documents
+        // A document's first token is no target, whatever its mask says.
+        CHECK(begin({5, 6, 0, 0}, {start, target, static_cast<uint8_t>(start | target), 0}) == 2);
+        CHECK(begin({5, 6, 0, 0}, {start, target, start, target}) == 4);  // a target
+        CHECK(begin({5, 6, 0, 1}, {start, target, start, 0}) == 4);       // another token
+        CHECK(begin({0, 0, 0, 0}, {start, 0, 0, 0}) == 4);                // the only document
+        CHECK(begin({5, 6, 7, 8}, {start, target, target, target}) == 4);
+        CHECK(begin({}, {}) == 0);
+    }
+
     TEST_CASE("token file: from memory it is the file that would have been written") {
         FreshDirectory dir;
         const fs::path path = dir.path / "t.bin";

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kernels/philox.h"
+#include "train/model_directory.h"
 #include "train/safetensors.h"
 #include "train/tensor_table.h"
 
@@ -29,7 +30,7 @@ std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed) {
         const float bound = 1.0f / std::sqrt(static_cast<float>(t.cols));
         for (size_t i = 0; i < t.elems(); ++i) {
             const PhiloxOut out = philox(seed, static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
-                                         static_cast<uint32_t>(index), 0x10fau);
+                                         static_cast<uint32_t>(index), philox_use::initial_adapter);
             packed.push_back(is_a ? bound * (2 * uniform01(out.v[0]) - 1) : 0.0f);
         }
     }
@@ -37,12 +38,12 @@ std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed) {
 }
 
 std::filesystem::path adapter_weights_file(const std::filesystem::path& directory) {
-    const auto file = directory / "adapter_model.safetensors";
+    const auto file = directory / kAdapterWeightsFile;
     if (exists(file)) return file;
     std::string hint = "give the directory that PEFT's save_pretrained() wrote";
     if (exists(directory / "adapter_model.bin"))
         hint = "adapter_model.bin is a PyTorch pickle: load it with PEFT and save_pretrained() it again";
-    else if (exists(directory / "model.safetensors"))
+    else if (exists(directory / kModelWeightsFile))
         hint = "model.safetensors there is a whole model and no adapter";
     throw std::runtime_error(file.string() + ": does not exist; " + hint);
 }

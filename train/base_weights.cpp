@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "kernels/philox.h"
+#include "train/fnv1a.h"
 #include "train/text.h"
 
 namespace slab::train {
@@ -37,8 +38,8 @@ constexpr size_t kPieceElems = size_t{1} << 20;
 
 // Four normal numbers, elements 4 group .. 4 group + 3 of a tensor (Box-Muller).
 std::array<float, 4> normal4(uint64_t seed, uint32_t tensor, uint64_t group) {
-    const PhiloxOut out =
-        philox(seed, static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), tensor, 0x1234u);
+    const PhiloxOut out = philox(seed, static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), tensor,
+                                 philox_use::random_weights);
     std::array<float, 4> normal;
     for (int pair = 0; pair < 2; ++pair) {
         const float u = (static_cast<float>(out.v[2 * pair] >> 8) + 1) * 0x1p-24f;  // in (0, 1]
@@ -58,21 +59,14 @@ T stored(float value) {
         return value;
 }
 
-// FNV-1a, 64 bits.
-class Hash {
-  public:
-    void add(const void* bytes, size_t count) {
-        for (size_t i = 0; i < count; ++i) value_ = (value_ ^ static_cast<const unsigned char*>(bytes)[i]) * kPrime;
-    }
-    void add(const std::string& text) {
-        add(text.c_str(), text.size() + 1);
-    }  // with its end: "ab", "c" is not "a", "bc"
-    std::string text() const { return format_text("%016" PRIx64, value_); }
+// With its end: "ab", "c" is not "a", "bc".
+void add_text(Fnv1a& hash, const std::string& text) {
+    hash.add(text.c_str(), text.size() + 1);
+}
 
-  private:
-    static constexpr uint64_t kPrime = 0x100000001b3;
-    uint64_t value_ = 0xcbf29ce484222325;
-};
+std::string hash_text(const Fnv1a& hash) {
+    return format_text("%016" PRIx64, hash.value());
+}
 
 constexpr size_t kSamples = 16, kSampleBytes = 256;
 
@@ -116,20 +110,20 @@ BaseWeights BaseWeights::from_files(const std::filesystem::path& directory_or_fi
 }
 
 std::string BaseWeights::fingerprint(const ModelConfig& config) const {
-    Hash hash;
-    hash.add(numbers_of(config));
+    Fnv1a hash;
+    add_text(hash, numbers_of(config));
     std::array<std::byte, kSampleBytes> sample;
     // read(first_byte, dst, bytes) gives a tensor's bytes as they are stored.
     const auto add = [&](const TensorPart& part, const std::string& type, const std::vector<size_t>& shape,
                          size_t tensor_bytes, const auto& read) {
-        hash.add(part.key + " " + type + " " + shape_text(shape));
+        add_text(hash, part.key + " " + type + " " + shape_text(shape));
         const size_t bytes = std::min(tensor_bytes, kSampleBytes), last_byte = tensor_bytes - bytes;
         for (size_t i = 0; i < kSamples; ++i) {
             read(last_byte / (kSamples - 1) * i, sample.data(), bytes);
             hash.add(sample.data(), bytes);
         }
     };
-    if (!files_ && !gguf_) return hash.text();
+    if (!files_ && !gguf_) return hash_text(hash);
     const auto add_part = [&](const TensorPart& part) {
         if (gguf_) {
             const data::GgufTensor& tensor = gguf_->tensor_of(part.key);
@@ -145,7 +139,7 @@ std::string BaseWeights::fingerprint(const ModelConfig& config) const {
     };
     for (const auto& spec : all_tensors(config))
         for (const auto& part : spec.parts) add_part(part);
-    return hash.text();
+    return hash_text(hash);
 }
 
 BaseWeights BaseWeights::random(uint64_t seed, const ModelConfig& config) {
@@ -174,16 +168,13 @@ void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* d
     // Pieces are whole rows when they come from files, whole groups of four when they are drawn. Where rows are columns
     // on disk the part is one piece: each would read all of it.
     const bool one_piece = spec.transposed && !gguf_;
-    const auto check_stop = [&] {
-        if (check) check();
-    };
     const auto read_piece = [&](size_t begin, size_t end) {
-        check_stop();
+        check();
         inexact += read_rows(spec, part, begin, end - begin, dst + begin * spec.cols).inexact_elems;
     };
     const size_t elems = part.rows * spec.cols;
     const auto draw_groups = [&](size_t begin, size_t end) {
-        check_stop();
+        check();
         for (size_t group = begin; group < end; ++group) {
             const std::array<float, 4> normal = normal4(seed_, tensor, group);
             for (size_t i = 4 * group; i < std::min(4 * group + 4, elems); ++i)
@@ -196,7 +187,7 @@ void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* d
     else if (spec.matrix)
         pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
     else {
-        check_stop();
+        check();
         std::fill(dst, dst + elems, stored<T>(norm ? 1.0f : 0.0f));
     }
     inexact_elems_ += inexact;

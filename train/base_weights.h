@@ -32,11 +32,13 @@ class BaseWeights {
     // All parts of the tensor, in our orientation [rows, cols], into dst; in pieces, on the pool's threads. check is
     // called before each piece, by the thread that makes it, and may throw to end the reading.
     template <class T>
-    void read(const TensorSpec& spec, T* dst, ThreadPool& pool, const std::function<void()>& check = {});
+    void read(
+        const TensorSpec& spec, T* dst, ThreadPool& pool, const std::function<void()>& check = [] {});
     // One of them, [part.rows, spec.cols].
     template <class T>
-    void read_part(const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool,
-                   const std::function<void()>& check = {});
+    void read_part(
+        const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool,
+        const std::function<void()>& check = [] {});
 
     // A number, as text, that another base almost surely does not have: over each tensor's name, type, shape and bytes
     // taken at places spread evenly over it, a few KiB of each. The same however the tensors are spread over files. Of

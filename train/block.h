@@ -72,11 +72,11 @@ struct BlockActivations {
 
 // Scratch of backward, shared by all blocks. d_norm and d_qkv are null when a block's own buffers are wide enough.
 struct BackwardScratch {
-    real* d_norm;  // [rows, max(C, NH HD)]
-    real* d_qkv;   // [rows, (NH + 2 NKV) HD]
-    real* dxa;     // [rows, max R]
-    float* delta;  // [B, NH, T]
-    float* attention_workspace;
+    real* d_norm;                // [rows, max(C, NH HD)]
+    real* d_qkv;                 // [rows, (NH + 2 NKV) HD]
+    real* dxa;                   // [rows, max R]
+    float* delta;                // [B, NH, T]
+    float* attention_workspace;  // [attention_backward_workspace_bytes(...) / 4], null when that is 0
 };
 
 // Where block_backward puts gradients of activations.
@@ -135,9 +135,11 @@ struct NormStats {
     float* mean;  // [rows], null for RMSNorm
     float* rstd;  // [rows]
 };
-void norm_forward(const ModelConfig& config, real* y, const NormStats& stats, const real* x, const real* w,
-                  const real* b, size_t rows, Stream& stream);
-void norm_backward(const ModelConfig& config, real* dx /*+=*/, float* dw, float* db, const real* dy, const real* x,
-                   const real* w, const NormStats& stats, size_t rows, Stream& stream);
+void norm_forward(const ModelConfig& config, real* y /*[rows, C]*/, const NormStats& stats, const real* x /*[rows, C]*/,
+                  const real* w /*[C]*/, const real* b /*[C], null for RMSNorm*/, size_t rows, Stream& stream);
+// dw and db are null where the norm is frozen, db for RMSNorm too.
+void norm_backward(const ModelConfig& config, real* dx /*[rows, C] +=*/, float* dw /*[C] +=*/, float* db /*[C] +=*/,
+                   const real* dy /*[rows, C]*/, const real* x /*[rows, C]*/, const real* w /*[C]*/,
+                   const NormStats& stats, size_t rows, Stream& stream);
 
 }  // namespace slab::train

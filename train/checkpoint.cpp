@@ -6,7 +6,6 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
@@ -27,8 +26,6 @@ namespace {
 
 constexpr const char* kPrefix = "checkpoint-";
 constexpr const char* kStateFile = "trainer_state.json";
-constexpr const char* kAdapterFile = "adapter_model.safetensors";
-constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
 // The step in a checkpoint's name, or nothing when the name is no checkpoint's.
@@ -82,8 +79,8 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
     for (const auto& spec : layout.outer_specs) add(spec, layout.outer_full_index);
     for (int l = 0; l < layout.config.L; ++l)
         for (const auto& spec : layout.layer_specs[l]) add(spec, layout.full_index[l]);
-    writer.write(directory / kModelFile);
-    data::write_file_atomically(directory / "config.json", context.config_json);
+    writer.write(directory / kModelWeightsFile);
+    data::write_file_atomically(directory / kModelConfigFile, context.config_json);
     const CopyReport report = copy_into(directory, context.companions);
     for (const std::string& why : report.left_out) context.notes << "note: " << why << "\n";
 }
@@ -179,9 +176,10 @@ void check_not_negative(const fs::path& file, const TrainedTable& table, const s
 
 void save_result(const fs::path& directory, Model& model, const SaveContext& context) {
     if (!context.layout.settings.lora) return save_full_model(directory, model, context);
-    write_trained(directory / kAdapterFile, context.layout.trained, {from_device("", TrainedSet::weights, model)});
+    write_trained(directory / kAdapterWeightsFile, context.layout.trained,
+                  {from_device("", TrainedSet::weights, model)});
     data::write_file_atomically(
-        directory / "adapter_config.json",
+        directory / kAdapterConfigFile,
         adapter_config_json(*context.layout.settings.lora, context.layout.config, context.base_model));
 }
 
@@ -233,7 +231,7 @@ CheckpointContent read_checkpoint(const fs::path& directory, const ModelLayout& 
                                  "each of \"global_step\" " + std::to_string(state.step) + " steps");
     const TrainedTable& table = layout.trained;
     const bool lora = layout.settings.lora.has_value();
-    content.weights = read_trained(directory / (lora ? kAdapterFile : kModelFile), table, "", !lora);
+    content.weights = read_trained(directory / (lora ? kAdapterWeightsFile : kModelWeightsFile), table, "", !lora);
     content.exp_avg = read_trained(directory / kOptimizerFile, table, "exp_avg.");
     content.exp_avg_sq = read_trained(directory / kOptimizerFile, table, "exp_avg_sq.");
     check_not_negative(directory / kOptimizerFile, table, content.exp_avg_sq);

@@ -43,7 +43,7 @@ uint64_t DataLoader::row_of(uint64_t sample) {
         std::iota(order_.begin(), order_.end(), 0u);
         for (uint64_t i = rows_ - 1; i > 0; --i) {
             const PhiloxOut out = philox(seed_, static_cast<uint32_t>(i), static_cast<uint32_t>(epoch),
-                                         static_cast<uint32_t>(epoch >> 32), 0xDA7Au);
+                                         static_cast<uint32_t>(epoch >> 32), philox_use::row_order);
             const uint64_t j = ((uint64_t{out.v[0]} << 32) | out.v[1]) % (i + 1);
             std::swap(order_[i], order_[j]);
         }
@@ -66,11 +66,8 @@ size_t DataLoader::append_row(MicroBatch& batch, uint64_t row) {
         batch.targets.push_back(is_target ? static_cast<int32_t>(row_tokens_[t + 1]) : kIgnoreTarget);
         if (file_.has_mask()) batch.doc_start.push_back(doc_start);
     }
-    if (file_.row_tokens() == 0 || doc_start == 0) return 0;
-    // A last document of one token repeated, none a target.
-    for (int t = doc_start; t < T_; ++t)
-        if ((row_bits_[t] & data::mask_target) != 0 || row_tokens_[t] != row_tokens_[doc_start]) return 0;
-    return T - static_cast<size_t>(doc_start);
+    if (file_.row_tokens() == 0) return 0;
+    return T - data::filling_begin({row_tokens_.data(), T}, {row_bits_.data(), T});
 }
 
 MicroBatch DataLoader::batch(uint64_t first_sample, int B, size_t* filling) {

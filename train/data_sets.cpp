@@ -91,7 +91,7 @@ class Opener {
     data::TokenFile text(const std::string& path);
     data::PreparedRecords records(const std::string& path);
     data::TokenFile rows(const std::string& path, const data::PreparedRecords& records, const char* purpose,
-                         const std::vector<bool>& held_out = {}, bool which = false);
+                         const std::vector<bool>& held_out = {}, bool held_out_rows = false);
     data::TokenFile tokens_or_text(const std::string& path) {
         return kind_of_data(path) == DataKind::text ? text(path) : tokens(path);
     }
@@ -188,9 +188,9 @@ data::PreparedRecords Opener::records(const std::string& path) {
 }
 
 data::TokenFile Opener::rows(const std::string& path, const data::PreparedRecords& records, const char* purpose,
-                             const std::vector<bool>& held_out, bool which) {
+                             const std::vector<bool>& held_out, bool held_out_rows) {
     data::TokenMemory memory(largest_token(), records.settings().T);
-    const auto counts = records.write(held_out, which, memory);
+    const auto counts = records.write(held_out, held_out_rows, memory);
     out_ << "  " << purpose << ": " << counts.text(records.settings()) << "\n";
     return checked(path, std::move(memory));
 }

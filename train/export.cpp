@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <ostream>
 #include <stdexcept>
 
@@ -101,7 +100,7 @@ void export_all(const ExportOptions& o, std::ostream& out, const std::function<v
 }  // namespace
 
 Adapter::Adapter(const fs::path& directory, const ModelConfig& config)
-    : lora(read_adapter_config(directory / "adapter_config.json", config)) {
+    : lora(read_adapter_config(directory / kAdapterConfigFile, config)) {
     TrainedTable table;
     const auto add = [&](const LinearModule& module, char which, size_t rows, size_t cols) {
         table.add({.key = peft_key(module.path, which),
@@ -146,11 +145,11 @@ void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const A
         const std::string key = module.path + ".weight", name = gguf_name(key) + ".lora_";
         const bool reorders = gguf_reorders_rows(config.family, key);
         writer.add(name + "a", {r, module.in}, [&m, r, &check](float* dst) {
-            if (check) check();
+            check();
             std::copy_n(m.A, r * m.module.in, dst);
         });
         writer.add(name + "b", {module.out, r}, [&m, r, &check, reorders, HD = config.HD](float* dst) {
-            if (check) check();
+            check();
             if (reorders)
                 reorder_rows(m.B, m.module.out, r, HD, dst);
             else

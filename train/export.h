@@ -2,9 +2,9 @@
 // llama.cpp.
 //
 // Works on files alone: no device is opened. In memory, beside the adapter, is one tensor of the output at a time: as
-// it is written, and in float32 (twice while a GGUF file's is turned into Conv1D's [in, out]). A merged weight is W +
-// scale
-// * B A, computed in float32 and rounded once; a tensor without an adapter keeps its bits where its type is kept.
+// it is written, and in float32 (twice while a GGUF file's is turned into Conv1D's [in, out]). A merged weight is
+// W + scale * B A, computed in float32 and rounded once; a tensor without an adapter keeps its bits where its type is
+// kept.
 #pragma once
 
 #include <filesystem>
@@ -44,7 +44,7 @@ struct Adapter {
 struct MergeSettings {
     std::string dtype;  // "f32", "bf16", "f16"; "": each tensor as the base has it, bf16 for a GGUF base
     size_t max_shard_bytes = size_t{5} << 30;
-    std::function<void()> check = {};  // before each tensor; may throw to end the work
+    std::function<void()> check = [] {};  // before each tensor; may throw to end the work
 };
 // What was written.
 struct MergeReport {
@@ -58,12 +58,14 @@ MergeReport merge_adapter(const std::filesystem::path& base, const ModelConfig& 
 
 // Tensors "<llama.cpp's name>.lora_a" [r, in] and ".lora_b" [out, r] in float32, with an alpha from which llama.cpp
 // computes our scale. check as in MergeSettings.
-void write_gguf_adapter(const std::filesystem::path& file, const ModelConfig& config, const Adapter& adapter,
-                        const std::function<void()>& check = {});
+void write_gguf_adapter(
+    const std::filesystem::path& file, const ModelConfig& config, const Adapter& adapter,
+    const std::function<void()>& check = [] {});
 
 // The program but for main(). Returns its exit code. check is called before each tensor that is written and may throw
 // data::Interrupted: what was being written is removed then, and data::exit_interrupted returned.
-int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err,
-               const std::function<void()>& check = {});
+int run_export(
+    int argc, const char* const* argv, std::ostream& out, std::ostream& err,
+    const std::function<void()>& check = [] {});
 
 }  // namespace slab::train

@@ -11,6 +11,7 @@
 #include "data/display.h"
 #include "data/input_file.h"
 #include "train/model_limits.h"
+#include "train/safetensors.h"
 
 namespace slab::train {
 namespace {
@@ -109,11 +110,9 @@ Family family_of(const GgufFile& file) {
 int table_rows(const GgufFile& file, const char* name, int C, int max) {
     const GgufTensor& t = tensor(file, name);
     if (t.shape.size() != 2 || t.shape[1] != static_cast<size_t>(C) || t.shape[0] > static_cast<size_t>(max)) {
-        std::string shape;
-        for (const size_t size : t.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
-        throw std::runtime_error(file.path().string() + ": tensor " + data::quote(name) + " has shape [" + shape +
-                                 "], wanted at most " + std::to_string(max) + " rows of embedding_length " +
-                                 std::to_string(C));
+        throw std::runtime_error(file.path().string() + ": tensor " + data::quote(name) + " has shape " +
+                                 shape_text(t.shape) + ", wanted at most " + std::to_string(max) +
+                                 " rows of embedding_length " + std::to_string(C));
     }
     return static_cast<int>(t.shape[0]);
 }

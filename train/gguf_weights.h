@@ -50,7 +50,7 @@ class GgufWeights {
     int HD_;
 };
 
-// "F.gguf: 92.4 MB on disk (Q4_1, Q8_0, F32), 538.1 MB decoded to fp32 in memory".
+// "F.gguf: 92.4 MiB on disk (Q4_1, Q8_0, F32), 538.1 MiB decoded to float32 in host memory".
 std::string describe_gguf(const data::GgufFile& file, const ModelConfig& config, size_t bytes_per_elem);
 
 }  // namespace slab::train

@@ -3,7 +3,7 @@
 // Everything that can be wrong with the inputs is found before the first byte is written. Names, order and, unless
 // another is asked for, types of the tensors are those of the base's files, buffers of old models included.
 #include <algorithm>
-#include <cstring>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -203,7 +203,7 @@ std::vector<std::vector<OutTensor>> split_shards(std::vector<OutTensor> tensors,
 }
 
 std::string shard_name(size_t shard, size_t shards) {
-    if (shards == 1) return "model.safetensors";
+    if (shards == 1) return kModelWeightsFile;
     char name[64];
     std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard + 1, shards);
     return name;
@@ -220,7 +220,7 @@ void write_index(const fs::path& directory, const std::vector<std::vector<OutTen
         }
     index["metadata"]["total_size"] = total_bytes;
     index["weight_map"] = shard_of;
-    data::write_file_atomically(directory / "model.safetensors.index.json", index.dump(2) + "\n");
+    data::write_file_atomically(directory / kModelIndexFile, index.dump(2) + "\n");
 }
 
 }  // namespace
@@ -251,7 +251,7 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
         SafetensorsWriter writer;
         for (const OutTensor& t : shards[s]) {
             writer.add(t.name, t.dtype, t.shape, [&](std::byte* dst) {
-                if (settings.check) settings.check();
+                settings.check();
                 source->make(t, dst);
             });
             report.bytes += t.bytes;
@@ -261,12 +261,9 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
         writer.write(staged.staging() / shard_name(s, shards.size()));
     }
     if (shards.size() > 1) write_index(staged.staging(), shards);
-    data::write_file_atomically(staged.staging() / "config.json", config_json);
+    data::write_file_atomically(staged.staging() / kModelConfigFile, config_json);
     report.beside = copy_into(staged.staging(), beside);
-    if (data::is_gguf_file(base))
-        report.beside.left_out.push_back(
-            "no tokenizer is beside the weights, since a GGUF base has none in files; copy tokenizer.json, "
-            "tokenizer_config.json and generation_config.json there from the model that the GGUF file was made of");
+    if (data::is_gguf_file(base)) report.beside.left_out.push_back(no_tokenizer_text());
     staged.commit(data::Existing::keep);
     return report;
 }

@@ -37,7 +37,8 @@ class Model {
     struct Options {
         bool trace = false;
         std::function<void(size_t done_bytes, size_t total_bytes)> progress;  // of loading streamed layers
-        std::function<void()> check;  // before each piece of a tensor, on any thread; may throw to end the loading
+        std::function<void()> check = [] {
+        };  // before each piece of a tensor, on any thread; may throw to end the loading
         std::function<void(Stream&)> disturb;  // tests: delays injected into either stream
         uint64_t seed = 0;                     // adapters' start and dropout
     };
@@ -52,7 +53,6 @@ class Model {
     offload::LayerOffloadManager& offload() { return *manager_; }
     TrainedTensors& trained() { return *trained_; }
     Stream& compute() { return compute_; }
-    Stream& transfer() { return transfer_; }
     // What copies to the device reach alone, in GB/s: one slab as training sends it, staged or not, into activation
     // memory, timed; as much of it as fits there. Blocks; between steps only.
     double measure_link_gbps();

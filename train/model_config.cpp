@@ -1,5 +1,5 @@
 // Reading: keys are taken out one by one, and what is left is refused unless harmless. Defaults and meanings are those
-// of transformers' configuration classes (4.57 and 5.17). Then counting, describing and writing.
+// of transformers' configuration classes (4.57 and 5.17). What is made of a config is in model_config_text.cpp.
 #include "train/model_config.h"
 
 #include <algorithm>

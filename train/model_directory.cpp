@@ -49,9 +49,14 @@ std::vector<fs::path> companions_of(const fs::path& base) {
     std::vector<fs::path> files = tokenizer_files_of(base);
     if (data::is_gguf_file(base)) return files;
     std::error_code ignored;
-    const fs::path generation = config_path(base).parent_path() / "generation_config.json";
+    const fs::path generation = config_path(base).parent_path() / kGenerationConfigFile;
     if (fs::is_regular_file(generation, ignored)) files.push_back(generation);
     return files;
+}
+
+std::string no_tokenizer_text() {
+    return "no tokenizer is beside the weights, since a GGUF base has none in files; copy tokenizer.json, "
+           "tokenizer_config.json and generation_config.json there from the model that the GGUF file was made of";
 }
 
 CopyReport copy_into(const fs::path& directory, const std::vector<fs::path>& files) {

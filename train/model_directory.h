@@ -15,6 +15,14 @@
 
 namespace slab::train {
 
+// The names that tools look for.
+inline constexpr char kAdapterWeightsFile[] = "adapter_model.safetensors";
+inline constexpr char kAdapterConfigFile[] = "adapter_config.json";
+inline constexpr char kModelWeightsFile[] = "model.safetensors";
+inline constexpr char kModelIndexFile[] = "model.safetensors.index.json";
+inline constexpr char kModelConfigFile[] = "config.json";
+inline constexpr char kGenerationConfigFile[] = "generation_config.json";
+
 // The text of config.json for weights of `dtype` made from `base` (a directory, a file in one, or a GGUF file), which
 // was read as `config`. Without dtype every tensor has the base's type and the text is the base's own; a GGUF file's
 // types no config could name, it needs one. Throws std::runtime_error naming the file.
@@ -25,6 +33,9 @@ std::string config_json_for(const std::filesystem::path& base, const ModelConfig
 std::vector<std::filesystem::path> tokenizer_files_of(const std::filesystem::path& base);
 // These and generation_config.json: what belongs into the directory of a whole model.
 std::vector<std::filesystem::path> companions_of(const std::filesystem::path& base);
+
+// Of a model made from a GGUF base, whose tokenizer lies in no file: what to copy beside the weights, for the user.
+std::string no_tokenizer_text();
 
 struct CopyReport {
     std::vector<std::string> copied;    // names

@@ -3,11 +3,11 @@
 // that no index can point outside of its directory.
 #include "train/model_files.h"
 
-#include <functional>
 #include <set>
 #include <stdexcept>
 
 #include "data/json_file.h"
+#include "train/model_directory.h"
 
 namespace slab::train {
 namespace {
@@ -23,11 +23,10 @@ std::string hint_for(const fs::path& directory) {
     for (const auto& item : fs::directory_iterator(directory)) {
         const std::string name = item.path().filename().string();
         if (std::error_code error; name.ends_with(".safetensors") && item.is_symlink(error) && !fs::exists(item, error))
-            return "; " + data::quote(name) + " is a link to " + data::quote(fs::read_symlink(item, error).string()) +
-                   ", which does not exist: the download is damaged, delete the link and fetch the model again";
+            return "; " + data::quote(name) + dangling_link_text(item);
         pytorch |= name.starts_with("pytorch_model") && (name.ends_with(".bin") || name.ends_with(".bin.index.json"));
         gguf |= name.ends_with(".gguf");
-        if (name == "adapter_model.safetensors") {
+        if (name == kAdapterWeightsFile) {
             return "; this is an adapter's directory: give its base model here, and the adapter with --adapter-in";
         }
         if (name.ends_with(".safetensors")) safetensors.push_back(name);
@@ -49,6 +48,12 @@ bool is_plain_shard_name(const std::string& name) {
 
 }  // namespace
 
+std::string dangling_link_text(const fs::path& link) {
+    std::error_code ignored;
+    return " is a link to " + data::quote(fs::read_symlink(link, ignored).string()) +
+           ", which does not exist: the download is damaged, delete the link and fetch the model again";
+}
+
 ModelFiles::ModelFiles(const fs::path& directory_or_file) : given_(directory_or_file) {
     const fs::file_status status = fs::status(given_);
     if (!fs::exists(status)) {
@@ -58,10 +63,10 @@ ModelFiles::ModelFiles(const fs::path& directory_or_file) : given_(directory_or_
     directory_ = fs::is_directory(status) ? given_ : given_.parent_path();
     if (!fs::is_directory(status)) {
         files_.emplace_back(given_);
-    } else if (fs::exists(given_ / "model.safetensors")) {
-        files_.emplace_back(given_ / "model.safetensors");
-    } else if (fs::exists(given_ / "model.safetensors.index.json")) {
-        open_shards(given_ / "model.safetensors.index.json");
+    } else if (fs::exists(given_ / kModelWeightsFile)) {
+        files_.emplace_back(given_ / kModelWeightsFile);
+    } else if (fs::exists(given_ / kModelIndexFile)) {
+        open_shards(given_ / kModelIndexFile);
     } else {
         throw std::runtime_error(given_.string() + ": has no weights, " + kWanted + hint_for(given_));
     }

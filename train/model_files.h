@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -16,6 +17,9 @@
 #include "train/safetensors.h"
 
 namespace slab::train {
+
+// Of a link in a model's directory that leads nowhere: " is a link to ..., which does not exist", with advice.
+std::string dangling_link_text(const std::filesystem::path& link);
 
 class ModelFiles {
   public:

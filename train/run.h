@@ -14,21 +14,19 @@
 #include <ostream>
 
 #include "data/atomic_file.h"
+#include "data/clock.h"
 #include "data/stop_signals.h"
 #include "data/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/data_sets.h"
 #include "train/hub_cache.h"
+#include "train/model_directory.h"
 #include "train/options.h"
 #include "train/run_log.h"
 #include "train/run_setup.h"
 #include "train/step_loop.h"
 
 namespace slab::train {
-
-inline double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 class Run {
   public:
@@ -73,7 +71,7 @@ class Run {
     }
     [[noreturn]] void stop_at_bad_steps(int64_t step);
     std::filesystem::path result_file() const {
-        return output_dir_ / (layout_->settings.lora ? "adapter_model.safetensors" : "model.safetensors");
+        return output_dir_ / (layout_->settings.lora ? kAdapterWeightsFile : kModelWeightsFile);
     }
     bool result_is_whole() const;
     SaveContext save_context() { return {*layout_, *weights_, o_.base_model, config_json_, companions_, out_}; }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "train/checkpoint.h"
+#include "train/model_directory.h"
 #include "train/output_paths.h"
 #include "train/run_log.h"
 
@@ -22,8 +23,8 @@ constexpr const char* kLogFile = "log.jsonl";
 
 // What a result of either kind is made of; a run of the other kind beside it would make the directory mean two things.
 std::vector<std::string> result_files(bool whole_model, const std::vector<fs::path>& companions) {
-    std::vector<std::string> names = {"adapter_model.safetensors", "adapter_config.json", "model.safetensors"};
-    if (whole_model) names.insert(names.end(), {"model.safetensors.index.json", "config.json"});
+    std::vector<std::string> names = {kAdapterWeightsFile, kAdapterConfigFile, kModelWeightsFile};
+    if (whole_model) names.insert(names.end(), {kModelIndexFile, kModelConfigFile});
     for (const fs::path& file : companions) names.push_back(file.filename().string());
     return names;
 }

@@ -5,13 +5,15 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <numbers>
 #include <sstream>
 #include <stdexcept>
 
 #include "data/gguf.h"
+#include "kernels/attention.h"
 #include "train/gguf_config.h"
+#include "train/model_directory.h"
+#include "train/model_files.h"
 #include "train/text.h"
 
 namespace slab::train {
@@ -23,9 +25,7 @@ namespace {
 // Why a directory may have no config.json, as advice.
 std::string hint_without_config(const fs::path& config) {
     std::error_code error;
-    if (fs::is_symlink(config, error))
-        return "; it is a link to " + data::quote(fs::read_symlink(config, error).string()) +
-               ", which does not exist: the download is damaged, delete the link and fetch the model again";
+    if (fs::is_symlink(config, error)) return "; it" + dangling_link_text(config);
     for (const auto& item : fs::directory_iterator(config.parent_path(), error))
         if (item.path().extension() == ".gguf")
             return "; there is a GGUF file, which is a model by itself: --base-model " + item.path().string();
@@ -42,9 +42,9 @@ fs::path config_path(const fs::path& given) {
         throw std::runtime_error("--base-model " + given.string() + ": " +
                                  (error ? error.message() : "no such file or directory") +
                                  "; wanted a Hugging Face directory (config.json, *.safetensors)");
-    const fs::path config = fs::is_directory(status)            ? given / "config.json"
-                            : given.filename() == "config.json" ? given
-                                                                : given.parent_path() / "config.json";
+    const fs::path config = fs::is_directory(status)               ? given / kModelConfigFile
+                            : given.filename() == kModelConfigFile ? given
+                                                                   : given.parent_path() / kModelConfigFile;
     if (!fs::exists(config, error))
         throw std::runtime_error("--base-model " + given.string() + ": there is no " + config.string() +
                                  "; wanted a Hugging Face directory (config.json, *.safetensors)" +
@@ -65,7 +65,7 @@ ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
     apply_offload_flags(s, o.offload, config.L);
     if (o.adapter == "none") return s;
     if (!o.adapter_in.empty()) {
-        s.lora = read_adapter_config(fs::path(o.adapter_in) / "adapter_config.json", config);
+        s.lora = read_adapter_config(fs::path(o.adapter_in) / kAdapterConfigFile, config);
         return s;
     }
     LoraSettings lora{.r = o.lora_r,
@@ -124,8 +124,7 @@ std::map<std::string, std::string> identity_of(const TrainOptions& o, const Mode
     };
     id["--adapter"] = layout.settings.lora ? "lora" : "none";
     id["precision of the build"] = kPrecision;
-    const char* const generic = std::getenv("SLABSTREAM_GENERIC_KERNELS");
-    if (kBackend == Backend::cuda && generic && generic[0] == '1') id["SLABSTREAM_GENERIC_KERNELS"] = "1";
+    if (kBackend == Backend::cuda && generic_kernels_forced()) id["SLABSTREAM_GENERIC_KERNELS"] = "1";
     if (layout.settings.lora) {
         const LoraSettings& lora = *layout.settings.lora;
         std::string targets;

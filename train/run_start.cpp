@@ -175,8 +175,8 @@ void Run::load_model() {
     options.check = [&] { check_stop(); };
     Clock::time_point told = start;
     options.progress = [&](size_t done, size_t total) {
-        if (seconds_since(told) < 2 && done != total) return;
-        if (done == total && seconds_since(start) < 2) return;
+        if (data::seconds_since(told) < 2 && done != total) return;
+        if (done == total && data::seconds_since(start) < 2) return;
         told = Clock::now();
         out_ << "loading " << memory_text(done) << " of " << memory_text(total) << "\n" << std::flush;
     };
@@ -187,7 +187,8 @@ void Run::load_model() {
     if (weights_->inexact_elems() != 0)
         out_ << "note: " << count_text(weights_->inexact_elems()) << " weights are not exact in " << kPrecision
              << " and were rounded\n";
-    out_ << "loaded in " << format_text("%.1f", seconds_since(start)) << " s; " << model_->offload().report() << "\n"
+    out_ << "loaded in " << format_text("%.1f", data::seconds_since(start)) << " s; " << model_->offload().report()
+         << "\n"
          << std::flush;
     if (!layout_->streamed.empty()) out_ << "host memory: " << model_->slabs().report() << "\n";
     if (!layout_->streamed.empty()) link_gbps_ = model_->measure_link_gbps();
@@ -248,7 +249,7 @@ void Run::take_state(TrainerState state, const fs::path& from) {
 bool Run::result_is_whole() const {
     std::error_code error;
     const auto there = [&](const fs::path& name) { return fs::exists(output_dir_ / name.filename(), error); };
-    return there(result_file()) && there(layout_->settings.lora ? "adapter_config.json" : "config.json") &&
+    return there(result_file()) && there(layout_->settings.lora ? kAdapterConfigFile : kModelConfigFile) &&
            std::all_of(companions_.begin(), companions_.end(), there);
 }
 

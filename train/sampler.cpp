@@ -117,7 +117,7 @@ SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const 
         if (model.cached() == positions) end = SampleEnd::cache_full;
         if (end != SampleEnd::tokens) break;
         const std::vector<float> logits = model.next_logits(next);
-        const PhiloxOut out = philox(settings.seed, static_cast<uint32_t>(i), 0, 0, 0x5A3F1Eu);
+        const PhiloxOut out = philox(settings.seed, static_cast<uint32_t>(i), 0, 0, philox_use::sampling);
         const std::optional<int32_t> token = pick_token(logits, settings, uniform01(out.v[0]));
         if (!token) {
             end = SampleEnd::not_finite;

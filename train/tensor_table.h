@@ -96,7 +96,7 @@ struct LinearModule {
     Linear linear;
     size_t in, out;    // features
     size_t first_col;  // of its outputs in a row of the linear's output
-    int site;          // dropout site, unique in the layer
+    int site;          // dropout site, unique in the layer, below kDropoutSites (philox.h)
 };
 std::vector<LinearModule> linear_modules(const ModelConfig& config, int layer);
 

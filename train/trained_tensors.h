@@ -66,7 +66,7 @@ class TrainedTensors {
     void zero_grads(Stream& stream);
     // Norm, clipping and AdamW. loss_sum: the step's loss on the device, checked for being finite. weight_decay of the
     // settings applies to the tensors that decay.
-    void update(const AdamWSettings& settings, float max_grad_norm, const double* loss_sum, Stream& stream);
+    void update(const AdamWSettings& settings, float max_grad_norm, const double* loss_sum /*[1]*/, Stream& stream);
     const OptimizerControl* control() const { return control_.as<OptimizerControl>(); }  // device
 
     // One tensor of a set to the host, dst [rows, cols]; blocks until the stream is done.

@@ -18,7 +18,6 @@
 
 namespace slab::train {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
@@ -80,7 +79,7 @@ void Run::evaluate(int64_t step) {
                 {"eval_loss", json_number(*loss)},
                 {"eval_perplexity", json_number(std::exp(*loss))},
                 {"eval_rows", rows},
-                {"eval_runtime", seconds_since(start)}});
+                {"eval_runtime", data::seconds_since(start)}});
     last_eval_ = {step, *loss};
     if (!state_.first_eval) state_.first_eval = last_eval_;
 }
@@ -147,7 +146,7 @@ void Run::sample(const std::string& when) {
                          {"text", text},
                          {"ended", name_of(end)},
                          {"new_tokens", tokens},
-                         {"sample_runtime", seconds_since(start)}});
+                         {"sample_runtime", data::seconds_since(start)}});
     line.update(sample_request());
     log_.write(line);
     leave_out_of_step();
@@ -223,7 +222,7 @@ void Run::collect_one() {
     r.targets = result.targets;
     r.tokens = result.tokens - flight.filling;
     r.seconds = result.seconds;
-    const double per_step = seconds_since(started_) / static_cast<double>(r.step - first_step_);
+    const double per_step = data::seconds_since(started_) / static_cast<double>(r.step - first_step_);
     r.left_seconds = per_step * static_cast<double>(steps_ - r.step);
     r.device_peak_bytes = device_->memory().peak_bytes();
     r.device_budget_bytes = device_->memory().budget_bytes();
@@ -316,7 +315,7 @@ void Run::finish() {
     // Tools look for the tokenizer beside an adapter as well as beside a model.
     if (layout_->settings.lora)
         for (const std::string& why : copy_into(output_dir_, companions_).left_out) out_ << "note: " << why << "\n";
-    const double seconds = seconds_since(started_);
+    const double seconds = data::seconds_since(started_);
     json summary = {{"event", "end"},
                     {"step", state_.step},
                     {"seconds", seconds},
@@ -356,10 +355,7 @@ void Run::finish() {
     }
     say_evaluations(summary);
     out_ << "wrote " << result_file().string() << " after " << duration_text(seconds) << "\n";
-    if (!layout_->settings.lora && data::is_gguf_file(base_))
-        out_
-            << "note: no tokenizer is beside it, since a GGUF base has none in files; copy tokenizer.json, "
-               "tokenizer_config.json and generation_config.json there from the model that the GGUF file was made of\n";
+    if (!layout_->settings.lora && data::is_gguf_file(base_)) out_ << "note: " << no_tokenizer_text() << "\n";
     log_.write(summary);
 }
 
