@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -27,6 +28,19 @@ struct FreshDirectory {
     ~FreshDirectory() { std::filesystem::remove_all(path); }
     FreshDirectory(const FreshDirectory&) = delete;
     FreshDirectory& operator=(const FreshDirectory&) = delete;
+};
+
+// While it lives, root, whom no file's mode keeps out, is nobody; directories that shall be reached must be opened.
+struct NoRoot {
+    const bool root = geteuid() == 0;
+    NoRoot() {
+        if (root) REQUIRE(seteuid(65534) == 0);
+    }
+    ~NoRoot() {
+        if (root) (void)!seteuid(0);
+    }
+    NoRoot(const NoRoot&) = delete;
+    NoRoot& operator=(const NoRoot&) = delete;
 };
 
 // A disk that takes no more than `limit_bytes` a file: the kernel ends a write short, then answers with an error

@@ -122,6 +122,13 @@ TEST_SUITE("cpu") {
         CHECK(steps_of(file) == std::vector<int64_t>{0});
         { RunLog log(file, -1); }
         CHECK(content(file) == "");  // a new run begins a new log
+        // Lines without a step do not outlive the start that they came after.
+        const std::string text = R"({"event": "sample", "when": "at step 3"})";
+        put(file, R"({"event": "start", "step": 3, "max_steps": 5})"
+                  "\n" +
+                      text + "\n");
+        { RunLog log(file, 2); }
+        CHECK(content(file) == "");
         { RunLog log(dir.path / "new.jsonl", 7); }
         CHECK(content(dir.path / "new.jsonl") == "");
         CHECK(names_in(dir.path) == std::vector<std::string>{"log.jsonl", "new.jsonl"});
@@ -135,6 +142,32 @@ TEST_SUITE("cpu") {
         const std::string error = error_of([&] { log.step(report_of(1)); });
         CHECK(has(error, "full.jsonl"));
         CHECK(has(error, "disk full"));
+    }
+
+    TEST_CASE("run log: one run at a time writes it, and what cannot be read is not taken for empty") {
+        const FreshDirectory dir;
+        const auto file = dir.path / "log.jsonl";
+        RunLog log(file, -1);
+        log.write({{"event", "start"}, {"step", 0}, {"max_steps", 5}, {"output_dir", "../run"}});
+        CHECK(run_of_log(file) == "../run");
+        CHECK(has(error_of([&] { RunLog(file, -1); }), "another run is writing its log"));
+        log = RunLog();
+        const std::string text = content(file);
+        CHECK(text != "");
+        CHECK(error_of([&] { RunLog(file, -1, [] { throw std::runtime_error("not yours"); }); }) == "not yours");
+        CHECK(content(file) == text);
+        { RunLog again(file, 0); }  // the lock is gone with its run
+        CHECK(content(file) == text);
+
+        std::filesystem::permissions(dir.path, std::filesystem::perms::all);
+        std::filesystem::permissions(file, std::filesystem::perms(0222));
+        {
+            const NoRoot nobody;
+            CHECK(has(what_is_no_log(file), "log.jsonl: cannot be opened for reading: Permission denied"));
+            for (const int step : {-1, 0})
+                CHECK(has(error_of([&] { RunLog(file, step); }), "is nothing that can be looked at"));
+        }
+        CHECK(content(file) == text);
     }
 
     TEST_CASE("run log: a log that was never opened takes lines in silence") {

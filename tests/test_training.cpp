@@ -226,7 +226,10 @@ TEST_SUITE("cpu") {
         CHECK(content(notes) == "do not lose me\n");
         const std::string trace = (bench.dir.path / "trace.json").string();
         bench.run_well("b", {{"--trace", trace}, {"--layer-offloading", ""}});
-        bench.run_well("c", {{"--trace", trace}, {"--layer-offloading", ""}});  // a trace may be replaced
+        const std::string boxes = content(trace);
+        CHECK(has(bench.run("c", {{"--trace", trace}, {"--layer-offloading", ""}}).error,
+                  "is the trace of another run, in " + bench.run_dir("b").string()));
+        CHECK(content(trace) == boxes);
     }
 
     TEST_CASE("training: the learning rate warms up to its peak and follows its scheduler") {

@@ -1,4 +1,5 @@
 // Whose files a run writes over: its own, and nobody else's, whatever they are called and however they are reached.
+#include "data/file_lock.h"
 #include "tests/training_bench.h"
 
 using namespace slab;
@@ -157,5 +158,123 @@ TEST_SUITE("cpu") {
         CHECK(content(bench.run_dir("a") / "log.jsonl") == log);
         CHECK(steps_of(bench.run_dir("b")).size() == 2);
         CHECK(bench.adapter("a") == bench.adapter("b"));
+    }
+
+    TEST_CASE("training: a log or a trace of another run, or one that cannot be read, is refused") {
+        const Bench bench;
+        const fs::path log = bench.dir.path / "log.jsonl", trace = bench.dir.path / "trace.json";
+        const Flags traced = {{"--log", log.string()},
+                              {"--trace", trace.string()},
+                              {"--trace-steps", "1:2"},
+                              {"--max-steps", "2"},
+                              {"--save-steps", "1"}};
+        bench.run_well("a", traced);
+        for (const char* flag : {"--log", "--trace"}) {
+            CAPTURE(flag);
+            const fs::path file = traced.at(flag);
+            const std::string is = file.string() + ": is the " + (flag + 2) + " of another run, in ";
+            Flags flags = {{flag, file.string()}};
+            check_refused(bench, "b", flags, is + bench.run_dir("a").string(), file);
+            CHECK_FALSE(fs::exists(bench.run_dir("b")));
+            for (const std::string from : {std::string("last"), (bench.run_dir("a") / "checkpoint-1").string()}) {
+                flags = {{flag, file.string()}, {"--max-steps", "2"}, {"--resume-from-checkpoint", from}};
+                check_refused(bench, "b", flags, is, file);
+            }
+            // By another name, or beside the runs: the log of a run lies in the directory of this one.
+            fs::create_symlink(file, bench.dir.path / "link");
+            check_refused(bench, "b", {{flag, (bench.dir.path / "link").string()}}, "of another run", file);
+            fs::remove(bench.dir.path / "link");
+            flags = {{flag, file.string()}, {"--output-dir", bench.dir.path.string()}};
+            check_refused(bench, "b", flags, "of another run", file);
+
+            fs::permissions(bench.dir.path, fs::perms::all);
+            fs::permissions(file, fs::perms(0222));
+            const fs::path base = bench.base.files.path;
+            fs::permissions(base, fs::perms::all);
+            const std::string before = content(file);
+            {
+                const NoRoot nobody;
+                CHECK(has(bench.run("b", {{flag, file.string()}}).error, "Permission denied"));
+            }
+            fs::permissions(file, fs::perms(0644));
+            CHECK(content(file) == before);
+        }
+        const std::string usual = (bench.run_dir("c") / "log.jsonl").string();
+        bench.run_well("c", {{"--max-steps", "1"}});
+        check_refused(bench, "d", {{"--log", usual}}, "is the log of another run", usual);
+
+        // The run itself goes on with both; moved together with them, too.
+        Flags again = traced;
+        again["--resume-from-checkpoint"] = "last";
+        fs::remove_all(bench.run_dir("a") / "checkpoint-2");
+        const std::string first_boxes = content(trace);
+        bench.run_well("a", again);
+        CHECK(content(trace) != first_boxes);
+        fs::create_directory(bench.dir.path / "moved");
+        for (const char* name : {"a", "log.jsonl", "trace.json"})
+            fs::rename(bench.dir.path / name, bench.dir.path / "moved" / name);
+        again["--log"] = (bench.dir.path / "moved" / "log.jsonl").string();
+        again["--trace"] = (bench.dir.path / "moved" / "trace.json").string();
+        again["--trace-steps"] = "2:2";
+        fs::remove_all(bench.dir.path / "moved" / "a" / "checkpoint-2");
+        bench.run_well("moved/a", again);
+        // The same names again, but the run that they are of is elsewhere by now.
+        fs::rename(bench.dir.path / "moved" / "a", bench.dir.path / "moved" / "elsewhere");
+        for (const char* from : {"", "last"}) {
+            Flags anew = {{"--log", again.at("--log")}, {"--max-steps", "2"}};
+            if (*from) anew["--resume-from-checkpoint"] = from;
+            check_refused(bench, "moved/a", anew, *from ? "holds nothing any more" : "of an earlier run into",
+                          again.at("--log"));
+        }
+        // Of an earlier version, which did not say whose they are.
+        json line = json::parse(content(again.at("--log")).substr(0, content(again.at("--log")).find('\n')));
+        line.erase("output_dir");
+        put(log, line.dump() + "\n");
+        check_refused(bench, "d", {{"--log", log.string()}}, "earlier version", log);
+        put(trace, "{\n \"displayTimeUnit\": \"ms\",\n \"traceEvents\": []\n}\n");
+        check_refused(bench, "d", {{"--trace", trace.string()}}, "earlier version", trace);
+        fs::create_directory(bench.run_dir("d"));
+        fs::rename(log, bench.run_dir("d") / "log.jsonl");
+        bench.run_well("d", {{"--max-steps", "1"}});
+    }
+
+    TEST_CASE("training: two runs do not write one log or one trace") {
+        const Bench bench;
+        const fs::path log = bench.dir.path / "log.jsonl", trace = bench.dir.path / "trace.json";
+        {
+            const data::FileLock other(log, "its log");
+            check_refused(bench, "a", {{"--log", log.string()}}, "another run is writing its log");
+        }
+        const std::string boxes =
+            "{\n \"displayTimeUnit\": \"ms\",\n \"otherData\": {\n  \"output_dir\": \"b\"\n },\n \"traceEvents\": "
+            "[]\n}\n";
+        DoAfter screen("step 1/", [&] { put(trace, boxes); });
+        std::ostream out(&screen);
+        const std::atomic<bool> never{false};
+        const Program program =
+            run_train_gpt(bench.arguments("a", {{"--trace", trace.string()}, {"--trace-steps", "3:3"}}), never, out);
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "is the trace of another run, in " + bench.run_dir("b").string()));
+        CHECK(has(program.error, "a checkpoint is saved"));
+        CHECK(content(trace) == boxes);
+    }
+
+    TEST_CASE("training: resuming from elsewhere leaves another run's checkpoints alone") {
+        const Bench bench;
+        bench.run_well("a", {{"--save-steps", "3"}, {"--max-steps", "6"}});
+        bench.run_well("b", {{"--seed", "2"}, {"--save-steps", "1"}, {"--max-steps", "2"}});
+        for (const char* name : {"adapter_model.safetensors", "adapter_config.json"})
+            fs::remove(bench.run_dir("b") / name);
+        Flags flags = {{"--max-steps", "6"},
+                       {"--save-total-limit", "1"},
+                       {"--resume-from-checkpoint", (bench.run_dir("a") / "checkpoint-3").string()}};
+        check_refused(bench, "b", flags, "holds checkpoint-2 of another run than ", bench.run_dir("b") / "config.toml");
+        CHECK(fs::exists(bench.run_dir("b") / "checkpoint-1" / "trainer_state.json"));
+        // Nor do those of a run further down make a directory this run's.
+        flags["--output-dir"] = bench.run_dir("b").string();
+        fs::rename(bench.run_dir("a"), bench.run_dir("b") / "a");
+        flags["--resume-from-checkpoint"] = (bench.run_dir("b") / "a" / "checkpoint-3").string();
+        check_refused(bench, "b", flags, "holds checkpoint-2 of another run than ", bench.run_dir("b") / "config.toml");
+        bench.run_well("c", {{"--max-steps", "6"}, {"--resume-from-checkpoint", flags.at("--resume-from-checkpoint")}});
     }
 }

@@ -10,6 +10,7 @@
 #include "train/model_directory.h"
 #include "train/output_paths.h"
 #include "train/run_log.h"
+#include "train/trace_file.h"
 
 namespace slab::train {
 
@@ -45,6 +46,35 @@ std::string own_file(const fs::path& path, const fs::path& output_dir, const std
     if (!lies_in(path, output_dir)) return "";
     const fs::path below = place_of(path).lexically_relative(place_of(output_dir / "x").parent_path());
     return step_of_checkpoint(*below.begin()) >= 0 ? below.begin()->string() : "";
+}
+
+// what: "log" or "trace". run: what the file, which is there and not empty, says of whose it is.
+void require_own(const TrainOptions& o, const std::string& what, const fs::path& file, const std::string& run) {
+    const auto refuse = [&](const std::string& is) {
+        throw std::runtime_error("--" + what + " " + file.string() + ": is the " + what + " of " + is);
+    };
+    const fs::path directory = o.output_dir, folder = place_of(file).parent_path();
+    const bool lies_there = same_place(folder, directory);
+    if (run.empty() && !lies_there)
+        refuse(
+            "a run that it does not name (an earlier version wrote it), and would be overwritten; name another "
+            "file, or move this one");
+    if (!run.empty() && !same_place(folder / run, directory))
+        refuse("another run, in " + place_of(folder / run).string() +
+               ", and would be overwritten; name another file, or move this one");
+    if (lies_there) return;
+    if (o.resume_from_checkpoint.empty())
+        refuse("an earlier run into " + o.output_dir +
+               ", and would be overwritten; go on with that run with --resume-from-checkpoint last, name another "
+               "file, or move this one");
+    if (!last_checkpoint(directory) && !is_run_config(directory / kConfigFile))
+        refuse("a run of which " + o.output_dir +
+               " holds nothing any more, and would be overwritten; name another file, or move this one");
+}
+
+bool has_content(const fs::path& file) {
+    std::error_code error;
+    return fs::exists(file, error) && !fs::is_empty(file, error);
 }
 
 }  // namespace
@@ -97,7 +127,11 @@ void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& c
     if (last && from.empty())
         refuse(last->filename().string() + " of an earlier run",
                "go on with --resume-from-checkpoint last, or give another directory");
-    if (last && (from == "last" || lies_in(from, directory))) return;
+    if (last && (from == "last" || same_place(place_of(fs::path(from) / "x").parent_path().parent_path(), directory)))
+        return;
+    if (last)
+        refuse(last->filename().string() + " of another run than " + from + " is of",
+               "go on with the one there with --resume-from-checkpoint last, or give another directory");
     std::error_code error;
     for (const std::string& name : result_files(o.adapter == "none", companions))
         if (fs::exists(fs::symlink_status(directory / name, error)))
@@ -106,6 +140,18 @@ void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& c
     if (fs::exists(fs::symlink_status(directory / kConfigFile, error)) && !is_run_config(directory / kConfigFile))
         refuse("config.toml that no run wrote, which this one would replace",
                "give it another name or place, or give another directory");
+}
+
+std::string way_to_run(const fs::path& file, const fs::path& output_dir) {
+    return place_of(output_dir / "x").parent_path().lexically_relative(place_of(file).parent_path()).string();
+}
+
+void require_own_log(const TrainOptions& o) {
+    if (has_content(log_path(o))) require_own(o, "log", log_path(o), run_of_log(log_path(o)));
+}
+
+void require_own_trace(const TrainOptions& o) {
+    if (!o.trace.empty() && has_content(o.trace)) require_own(o, "trace", o.trace, run_of_trace(o.trace));
 }
 
 std::string run_config_text(const TrainOptions& o) {

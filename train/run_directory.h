@@ -3,6 +3,9 @@
 // There is one rule. A directory is the run's own when it holds the checkpoint that the run goes on from. In any other
 // nothing may lie that the run would replace, but for what a start without a checkpoint leaves: a run's config.toml,
 // and a log, which says itself that it is one (run_log.h).
+//
+// A log or a trace says whose it is by the way from its own directory to its run's ("." or "../run"), so that both may
+// be moved together. One that lies elsewhere is only gone on with: by a run that resumes, in the directory it names.
 #pragma once
 
 #include <filesystem>
@@ -23,6 +26,13 @@ void check_side_files(const TrainOptions& options, const std::vector<std::filesy
 
 // The directory, which is there, may be written into by this run. Throws std::runtime_error naming what is in the way.
 void require_own_directory(const TrainOptions& options, const std::vector<std::filesystem::path>& companions);
+
+// The way from the log or trace `file` to its run's directory.
+std::string way_to_run(const std::filesystem::path& file, const std::filesystem::path& output_dir);
+
+// The log, or the trace, that is there is this run's. Throws std::runtime_error naming it and the run it is of.
+void require_own_log(const TrainOptions& options);
+void require_own_trace(const TrainOptions& options);
 
 // config.toml as it is written: options.config_toml, behind a line that says whose it is.
 std::string run_config_text(const TrainOptions& options);

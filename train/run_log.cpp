@@ -5,10 +5,12 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "data/atomic_file.h"
+#include "data/input_file.h"
 #include "train/text.h"
 
 namespace slab::train {
@@ -33,18 +35,45 @@ std::string vram_text(const StepReport& r) {
                        static_cast<double>(r.device_budget_bytes) / 0x1p20);
 }
 
-// The file without lines of steps after `step` and without a last line that was cut short.
-std::string kept_lines(const std::filesystem::path& file, int64_t step) {
-    std::ifstream in(file);
+bool is_start(const json& line) {
+    return line.is_object() && line.value("event", json()) == "start" && line.contains("max_steps");
+}
+
+// Without lines of steps after `step` and without a last line that was cut short; from the line of a start on, with
+// which a log begins.
+std::string kept_lines(const std::string& log, int64_t step) {
+    std::istringstream in(log);
     std::string kept;
     for (std::string line; std::getline(in, line);) {
         if (line.find('\0') != std::string::npos) continue;  // the parser would stop there and keep the line
         const json j = json::parse(line, nullptr, false);
-        if (j.is_discarded() || !j.is_object()) continue;
+        if (j.is_discarded() || !j.is_object() || (kept.empty() && !is_start(j))) continue;
         if (j.contains("step") && j["step"].is_number_integer() && j["step"].get<int64_t>() > step) continue;
         kept += line + "\n";
     }
     return kept;
+}
+
+// The first line of the log there; null when there is none, or an empty file. Of what is no log, `is` says what it is.
+json first_line(const std::filesystem::path& file, std::string& is) {
+    if (!std::filesystem::exists(file)) return nullptr;
+    if (!std::filesystem::is_regular_file(file)) {  // a device may have no end to read to
+        is = "no regular file";
+        return nullptr;
+    }
+    std::string start;
+    try {
+        const data::InputFile in(file);
+        start.resize(std::min(in.size_bytes(), size_t{1} << 16));  // far beyond any path that stands in that line
+        in.read(0, start.data(), start.size(), "first line");
+    } catch (const std::runtime_error& error) {
+        is = std::string("nothing that can be looked at (") + error.what() + ")";
+        return nullptr;
+    }
+    if (start.empty()) return nullptr;
+    json line = json::parse(start.substr(0, start.find('\n')), nullptr, false);
+    if (!is_start(line)) is = "no log of a run";
+    return line;
 }
 
 }  // namespace
@@ -72,14 +101,16 @@ std::string step_line(const StepReport& r) {
 
 // Whoever names his notes, or records that count steps, as the log shall not lose them.
 std::string what_is_no_log(const std::filesystem::path& file) {
-    if (!std::filesystem::exists(file)) return "";
-    if (!std::filesystem::is_regular_file(file)) return "no regular file";  // a device may have no end to read to
-    std::ifstream in(file);
-    std::string line;
-    if (!std::getline(in, line)) return "";
-    const json first = json::parse(line, nullptr, false);
-    const bool start = first.is_object() && first.value("event", json()) == "start" && first.contains("max_steps");
-    return start ? "" : "no log of a run";
+    std::string is;
+    first_line(file, is);
+    return is;
+}
+
+std::string run_of_log(const std::filesystem::path& file) {
+    std::string is;
+    const json line = first_line(file, is);
+    const json run = line.is_object() ? line.value("output_dir", json()) : json();
+    return run.is_string() ? run.get<std::string>() : "";
 }
 
 bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evaluated, const json& sample) {
@@ -105,18 +136,30 @@ bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evalua
     return ended && sampled && !evaluated;
 }
 
-RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step) : path_(file) {
-    if (const std::string is = what_is_no_log(file); !is.empty())
-        throw std::runtime_error(file.string() + ": is " + is + "; wanted a log, or no file");
-    if (std::filesystem::exists(file))
-        data::write_file_atomically(file, resume_step >= 0 ? kept_lines(file, resume_step) : "");
+RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step, const std::function<void()>& check)
+    : path_(file) {
+    const auto require_log = [&] {
+        if (const std::string is = what_is_no_log(file); !is.empty())
+            throw std::runtime_error(file.string() + ": is " + is + "; wanted a log, or no file");
+    };
+    require_log();
+    lock_ = data::FileLock(file, "its log");
+    require_log();  // another run may just have made it
+    if (check) check();
+    const std::string before = data::InputFile(file).read_all("log");
+    const std::string kept = resume_step >= 0 ? kept_lines(before, resume_step) : "";
+    if (kept != before) {
+        data::write_file_atomically(file, kept);
+        lock_ = data::FileLock(file, "its log");  // that was the file that has been replaced
+    }
     out_.open(file, std::ios::app);
     if (!out_) throw std::runtime_error(file.string() + ": cannot be opened for writing: " + std::strerror(errno));
 }
 
 void RunLog::write(const json& line) {
     if (path_.empty()) return;
-    out_ << line.dump() << '\n' << std::flush;
+    // A path in it need not be UTF-8; JSON must be.
+    out_ << line.dump(-1, ' ', false, json::error_handler_t::replace) << '\n' << std::flush;
     if (out_) return;
     const std::string file = std::exchange(path_, {}).string();
     throw SideFileError(file + ": cannot be written: " + std::strerror(errno) + "; is the disk full?");

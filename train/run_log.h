@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
+
+#include "data/file_lock.h"
 
 namespace slab::train {
 
@@ -37,8 +40,12 @@ struct SideFileError : std::runtime_error {
 };
 
 // "" when a log may begin at `file`: nothing is there, an empty file, or a log, which begins with the line of a run's
-// start. Else what is there, behind "is ".
+// start. Else what is there, behind "is ": what cannot be read is none.
 std::string what_is_no_log(const std::filesystem::path& file);
+
+// "output_dir" of a log's first line, which says whose it is (run_directory.h). "" when there is no log, or one of an
+// earlier version.
+std::string run_of_log(const std::filesystem::path& file);
 
 // Whether the log at `file` tells that a run of so many steps came to its end, was evaluated there (asked only if
 // `evaluated`), and that what `sample` asks for, keys of a sample's line, was sampled after it, uninterrupted (only if
@@ -49,8 +56,9 @@ class RunLog {
   public:
     RunLog() = default;
     // Begins the file anew. With resume_step >= 0 it goes on with it: lines of later steps, and a line cut short by a
-    // kill, are taken out first. Throws std::runtime_error when the file there is no log.
-    RunLog(const std::filesystem::path& file, int64_t resume_step);
+    // kill, are taken out first. Throws std::runtime_error when the file there is no log, or when another run is
+    // writing it. `check`, called before anything in it is changed and when no other run can, throws to leave it alone.
+    RunLog(const std::filesystem::path& file, int64_t resume_step, const std::function<void()>& check = {});
 
     void step(const StepReport& report);
     // Any other event; one line, flushed. Throws SideFileError when the disk is full, once: later lines are dropped.
@@ -58,6 +66,7 @@ class RunLog {
 
   private:
     std::filesystem::path path_;
+    data::FileLock lock_;
     std::ofstream out_;
 };
 

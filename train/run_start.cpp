@@ -162,6 +162,8 @@ void Run::load_model() {
         out_ << "note: a micro-batch of " << o_.micro_batch_size << " rows takes the " << data_.train->rows()
              << " rows of --train-data several times over\n";
     require_own_directory(o_, companions_);
+    require_own_log(o_);
+    require_own_trace(o_);
     state_.identity = identity_of(o_, *layout_, steps_, *data_.train);
     state_.samples_per_step =
         static_cast<uint64_t>(o_.micro_batch_size) * static_cast<uint64_t>(o_.gradient_accumulation_steps);
@@ -279,13 +281,14 @@ void Run::restore() {
     }
     first_step_ = state_.step;
     adopt_evaluations();
-    log_ = RunLog(log_path(o_), o_.resume_from_checkpoint.empty() ? -1 : state_.step);
+    log_ = RunLog(log_path(o_), o_.resume_from_checkpoint.empty() ? -1 : state_.step, [&] { require_own_log(o_); });
     data::write_file_atomically(output_dir_ / "config.toml", run_config_text(o_));
     const char* const offload =
         layout_->streamed.empty() ? (o_.offload.layer_offloading ? "inactive" : "off") : "active";
     log_.write({{"event", "start"},
                 {"step", state_.step},
                 {"max_steps", steps_},
+                {"output_dir", way_to_run(log_path(o_), output_dir_)},
                 {"model", describe(config_)},
                 {"device", device_->name()},
                 {"precision", kPrecision},

@@ -12,6 +12,7 @@
 #include "train/adapter_files.h"
 #include "train/model_directory.h"
 #include "train/run.h"
+#include "train/run_directory.h"
 #include "train/sampler.h"
 #include "train/text.h"
 #include "train/trace_file.h"
@@ -166,7 +167,12 @@ void Run::start_trace(int64_t step) {
 void Run::end_trace() {
     if (!tracing_) return;
     collect_all();
-    write_trace(o_.trace, model_->offload().trace());
+    try {
+        require_own_trace(o_);  // another run may have written one there since this one began
+    } catch (const std::runtime_error& error) {
+        throw SideFileError(error.what());
+    }
+    write_trace(o_.trace, way_to_run(o_.trace, output_dir_), model_->offload().trace());
     model_->offload().set_trace(false);
     tracing_ = false;
     traced_ = true;
