@@ -333,7 +333,7 @@ void remove_directory_atomically(const fs::path& directory) {
     std::error_code error;
     fs::remove_all(away, error);
     close(fd);
-    if (error) fail(error.value(), directory, "delete all of it");
+    if (error) fail(error.value(), directory, "delete all of it; the rest is " + away.string());
 }
 
 size_t remove_stale_temporaries(const fs::path& directory) {

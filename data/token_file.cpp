@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "data/file_hash.h"
+
 namespace slab::data {
 namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little, "tokens are read as they are, little-endian");
@@ -255,10 +257,7 @@ uint64_t TokenFile::content_hash() const {
     for (size_t begin = 0; begin < size_; begin += tokens.size()) {
         const size_t count = std::min(tokens.size(), size_ - begin);
         read(begin, count, tokens.data(), bits.data());
-        // For a given word one to one in hash, and for a given hash one to one in the word: a single change always
-        // shows.
-        for (size_t i = 0; i < count; ++i)
-            hash = std::rotl((hash ^ (tokens[i] | uint64_t{bits[i]} << 32)) * 0xff51afd7ed558ccdu, 31);
+        for (size_t i = 0; i < count; ++i) hash = hash_with(hash, tokens[i] | uint64_t{bits[i]} << 32);
     }
     return hash ^ size_;
 }

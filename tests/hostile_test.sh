@@ -342,6 +342,8 @@ on_small_disk() {  # cat keeps what is printed out of the limit
 for kib in 0 1 2 4 8 16; do
     reset
     refuses "resuming on a disk with $kib KiB left" "(run|now)/.*(File too large|full)" on_small_disk $kib go_on
+    if [ $kib -ge 4 ]; then prints "a full disk" 'not saved: .*checkpoint-2; .*--resume-from-checkpoint last'; fi
+    prints_not "a full disk" '[.?][.]'
     holds "a full disk leaves temporaries" no_leftovers "$work/now/run"
     for file in adapter_model.safetensors optimizer.safetensors trainer_state.json; do
         same_bits "a full disk" "$work/now/run/checkpoint-2/$file" "$work/run/checkpoint-2/$file"

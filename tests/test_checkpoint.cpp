@@ -148,7 +148,20 @@ TEST_SUITE("cpu") {
             CHECK(of(dir.path) != own);
         }
         const ModelConfig config = tiny_config("llama", 2);
-        CHECK(BaseWeights::random(1, config).fingerprint(config) == BaseWeights::random(1, config).fingerprint(config));
+        const auto of_random = [](const ModelConfig& c) { return BaseWeights::random(1, c).fingerprint(c); };
+        const std::string drawn = of_random(config);
+        CHECK(drawn == of_random(config));
+        for (const auto& [name, change] : std::vector<std::pair<const char*, void (*)(ModelConfig&)>>{
+                 {"L", [](ModelConfig& c) { ++c.L; }},
+                 {"V", [](ModelConfig& c) { ++c.V; }},
+                 {"C", [](ModelConfig& c) { c.C *= 2; }},
+                 {"I", [](ModelConfig& c) { ++c.I; }},
+                 {"tie", [](ModelConfig& c) { c.tied_head = !c.tied_head; }}}) {
+            CAPTURE(name);
+            ModelConfig other = config;
+            change(other);
+            CHECK(of_random(other) != drawn);
+        }
     }
 
     TEST_CASE("checkpoint: a run with other settings is refused, naming the flag and both values") {
@@ -233,6 +246,34 @@ TEST_SUITE("cpu") {
                   }),
                   "optimizer.safetensors: tensor \"exp_avg_sq."));
         CHECK(has(error_with(edit_state([](json& j) { j = json::array(); })), "trainer_state.json"));
+        // Files that are whole, but not those of this state: one byte of a number changed, and those of another step.
+        train_steps(run, 1);
+        save(dir.path / "checkpoint-2", run, 2);
+        for (const char* file : {"adapter_model.safetensors", "optimizer.safetensors"}) {
+            CAPTURE(file);
+            const std::string why = (bad / file).string() + ": is not what was saved with trainer_state.json";
+            CHECK(has(error_with([&] {
+                          std::string bytes = content(bad / file);
+                          bytes[bytes.size() - 4] ^= 1;  // the last bit of the last number
+                          put(bad / file, bytes);
+                      }),
+                      why));
+            const auto swap = [&] {
+                fs::copy(dir.path / "checkpoint-2" / file, bad / file, fs::copy_options::overwrite_existing);
+            };
+            CHECK(has(error_with(swap), why));
+            CHECK(has(error_with([&] { edit_state([&](json& j) { j["file_hashes"].erase(file); })(); }), why));
+            // An earlier version wrote no hashes.
+            TinyRun taker(base, tiny_settings());
+            fs::remove_all(bad);
+            fs::copy(good, bad);
+            swap();
+            edit_state([](json& j) { j.erase("file_hashes"); })();
+            CHECK(error_of([&] { load_checkpoint(bad, taker.model, run_of(kIdentity)); }) == "");
+        }
+        save_state(good, run.model, state_at(1));  // keeps what it knows of the files
+        CHECK(json::parse(content(good / "trainer_state.json"))["file_hashes"].size() == 2);
+        edit_json(good / "trainer_state.json", [](json& j) { j["applied_updates"] = 1; });
         CHECK(error_of([&] { load_checkpoint(good, fresh.model, run_of(kIdentity)); }) == "");
     }
 
@@ -258,6 +299,28 @@ TEST_SUITE("cpu") {
         CHECK(names_in(dir.path) == std::vector<std::string>{"checkpoint-", "checkpoint--3", "checkpoint-10",
                                                              "checkpoint-100", "checkpoint-300", "checkpoint-7x",
                                                              "other-200"});
+    }
+
+    TEST_CASE("checkpoint: an old one that cannot be deleted is told of, and the others go") {
+        const FreshDirectory dir;
+        for (const char* name : {"checkpoint-1", "checkpoint-2", "checkpoint-3"}) {
+            fs::create_directories(dir.path / name / "inner");
+            for (const char* file : {"trainer_state.json", "inner/file"}) put(dir.path / name / file, "{}");
+            fs::permissions(dir.path / name, fs::perms::all);
+            fs::permissions(dir.path / name / "inner", fs::perms(name == std::string("checkpoint-1") ? 0555 : 0777));
+        }
+        fs::permissions(dir.path, fs::perms::all);
+        std::vector<std::string> left;
+        {
+            const NoRoot nobody;
+            left = prune_checkpoints(dir.path, 1, "");
+        }
+        REQUIRE(left.size() == 1);
+        CHECK(has(left[0], "checkpoint-1: cannot delete all of it; the rest is " + dir.path.string() + "/.tmp-"));
+        CHECK(last_checkpoint(dir.path) == dir.path / "checkpoint-3");
+        CHECK_FALSE(fs::exists(dir.path / "checkpoint-2"));
+        for (const auto& entry : fs::directory_iterator(dir.path))
+            if (fs::exists(entry.path() / "inner")) fs::permissions(entry.path() / "inner", fs::perms::all);
     }
 
     TEST_CASE("checkpoint: saving over an older one replaces it whole; saving to a full disk leaves it as it was") {

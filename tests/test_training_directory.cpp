@@ -176,7 +176,7 @@ TEST_SUITE("cpu") {
             Flags flags = {{flag, file.string()}};
             check_refused(bench, "b", flags, is + bench.run_dir("a").string(), file);
             CHECK_FALSE(fs::exists(bench.run_dir("b")));
-            for (const std::string from : {std::string("last"), (bench.run_dir("a") / "checkpoint-1").string()}) {
+            for (const std::string& from : {std::string("last"), (bench.run_dir("a") / "checkpoint-1").string()}) {
                 flags = {{flag, file.string()}, {"--max-steps", "2"}, {"--resume-from-checkpoint", from}};
                 check_refused(bench, "b", flags, is, file);
             }

@@ -1,6 +1,8 @@
 // Stopping a run anywhere and going on: the bits and files of a run never stopped, the best checkpoint found again, and
 // what a checkpoint does not fit refused.
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -376,5 +378,74 @@ TEST_SUITE("cpu") {
         bench.run_well(
             "a",
             {{"--lora-target-modules", "v_proj,q_proj"}, {"--max-steps", "4"}, {"--resume-from-checkpoint", "last"}});
+    }
+
+    TEST_CASE("training: a base that is written to while layers of it are frozen costs no step") {
+        const Bench bench;
+        const Flags usual = {{"--freeze-layers", "2"}, {"--save-steps", "4"}, {"--save-total-limit", "1"}};
+        bench.run_well("plain", usual);
+        const fs::path base = bench.base.files.path / "model.safetensors";
+        DoAfter screen("step 1/",
+                       [&] { fs::last_write_time(base, fs::last_write_time(base) + std::chrono::seconds(5)); });
+        std::ostream out(&screen);
+        const std::atomic<bool> never{false};
+        const Program program = run_train_gpt(bench.arguments("a", usual), never, out);
+        const fs::path last = bench.run_dir("a") / "checkpoint-5";
+        CHECK(program.code == 1);
+        for (const std::string& part :
+             {std::string("the result was not written: "), base.string(), "The last checkpoint is " + last.string(),
+              std::string("--resume-from-checkpoint last")})
+            CHECK(has(program.error, part));
+        for (const char* step : {"4", "5"})
+            CHECK(has(screen.str(), std::string("note: checkpoint-") + step + " has the trained tensors alone"));
+        CHECK(names_in(last) ==
+              std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "trainer_state.json"});
+        CHECK(names_in(bench.run_dir("a")) == std::vector<std::string>{"checkpoint-5", "config.toml", "log.jsonl"});
+        Flags again = usual;
+        again["--resume-from-checkpoint"] = "last";
+        bench.run_well("a", again);
+        CHECK(bench.model("a") == bench.model("plain"));
+        CHECK(content(last / "optimizer.safetensors") ==
+              content(bench.run_dir("plain") / "checkpoint-5" / "optimizer.safetensors"));
+    }
+
+    TEST_CASE("training: a save that fails says how to go on") {
+        const Bench bench;
+        const fs::path way = bench.run_dir("a") / "checkpoint-4";
+        DoAfter screen("step 3/", [&] { put(way, "in the way"); });
+        std::ostream out(&screen);
+        const std::atomic<bool> never{false};
+        Program program = run_train_gpt(bench.arguments("a", {{"--save-steps", "2"}}), never, out);
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "the checkpoint of step 4 was not saved: "));
+        CHECK(has(program.error,
+                  "Hint: give another name. The last checkpoint is " + (bench.run_dir("a") / "checkpoint-2").string()));
+        CHECK(has(program.error, "--resume-from-checkpoint last"));
+        fs::remove(way);
+        bench.run_well("a", {{"--save-steps", "2"}, {"--resume-from-checkpoint", "last"}});
+
+        // Log and checkpoint on one disk that is full.
+        std::optional<SmallDisk> disk;
+        DoAfter filling("step 1/", [&] { disk.emplace(fs::file_size(bench.run_dir("b") / "log.jsonl")); });
+        std::ostream to_filling(&filling);
+        program = run_train_gpt(bench.arguments("b", {}), never, to_filling);
+        disk.reset();
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "is the disk full? The run ends after step "));
+        CHECK(has(program.error, "was not saved: "));
+        CHECK(has(program.error, ". No checkpoint is saved"));
+    }
+
+    TEST_CASE("training: drawn weights of another shape are another base") {
+        const Bench bench;
+        const Flags flags = {{"--from-scratch", ""}, {"--lora-target-modules", "q_proj,v_proj"}, {"--max-steps", "2"}};
+        bench.run_well("a", flags);
+        const fs::path config = bench.base.files.path / "config.json";
+        json j = json::parse(content(config));
+        j["intermediate_size"] = j["intermediate_size"].get<int>() + 8;
+        put(config, j.dump());
+        Flags again = flags;
+        again["--resume-from-checkpoint"] = "last";
+        CHECK(has(bench.run("a", again).error, "made on another base model"));
     }
 }

@@ -123,8 +123,8 @@ std::string BaseWeights::fingerprint(const ModelConfig& config) const {
             hash.add(sample.data(), bytes);
         }
     };
-    if (!files_ && !gguf_) return hash_text(hash);
-    const auto add_part = [&](const TensorPart& part) {
+    const auto add_part = [&](const TensorSpec& spec, const TensorPart& part) {
+        if (!files_ && !gguf_) return add_text(hash, part.key + " " + shape_text(stored_shape(spec, part)));
         if (gguf_) {
             const data::GgufTensor& tensor = gguf_->tensor_of(part.key);
             add(part, data::info_of(tensor.type).name, tensor.shape, tensor.bytes,
@@ -138,7 +138,7 @@ std::string BaseWeights::fingerprint(const ModelConfig& config) const {
             [&](size_t first, void* dst, size_t bytes) { file.read_bytes(name, first, dst, bytes); });
     };
     for (const auto& spec : all_tensors(config))
-        for (const auto& part : spec.parts) add_part(part);
+        for (const auto& part : spec.parts) add_part(spec, part);
     return hash_text(hash);
 }
 

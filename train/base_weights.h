@@ -42,7 +42,7 @@ class BaseWeights {
 
     // A number, as text, that another base almost surely does not have: over each tensor's name, type, shape and bytes
     // taken at places spread evenly over it, a few KiB of each. The same however the tensors are spread over files. Of
-    // random weights, whose seed says it all, and of any others with what config.json says beside the shapes.
+    // random weights, whose bytes follow from the seed, over names and shapes. With what config.json says beside these.
     std::string fingerprint(const ModelConfig& config) const;
 
     // Values that the build's number type could not hold exactly, over all reads so far (F16 into bf16).

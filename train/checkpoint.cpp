@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cinttypes>
 #include <climits>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "data/atomic_file.h"
+#include "data/file_hash.h"
 #include "data/json_file.h"
 #include "train/adapter_files.h"
 #include "train/model_directory.h"
@@ -55,6 +57,19 @@ NamedWeights from_device(const char* key_prefix, TrainedSet set, Model& model) {
             [set, &model](size_t index, float* dst) { model.trained().read_tensor(set, index, dst, model.compute()); }};
 }
 
+// A frozen tensor could not be read from the base.
+struct BaseUnreadable : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+void read_frozen(BaseWeights& weights, const TensorSpec& spec, const TensorPart& part, float* dst, ThreadPool& pool) {
+    try {
+        weights.read_part(spec, part, dst, pool);
+    } catch (const std::runtime_error& error) {
+        throw BaseUnreadable(error.what());
+    }
+}
+
 // A whole Hugging Face model in float32, tensor by tensor: trained ones as they are now, frozen ones from the base.
 void save_full_model(const fs::path& directory, Model& model, const SaveContext& context) {
     const ModelLayout& layout = context.layout;
@@ -72,7 +87,7 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
                            if (first >= 0)
                                model.trained().read_tensor(TrainedSet::weights, first + p, ours, model.compute());
                            else
-                               context.weights.read_part(*spec, part, ours, model.compute().device().pool());
+                               read_frozen(context.weights, *spec, part, ours, model.compute().device().pool());
                            if (spec->transposed) transpose(ours, part.rows, spec->cols, stored);
                        });
     };
@@ -86,7 +101,8 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
 }
 
 // best_*: the Trainer's names. A loss that is no number is not written: after resuming it counts as never seen.
-json state_json(const TrainerState& state) {
+// file_hashes: of the files that belong to this state, by name.
+json state_json(const TrainerState& state, const json& file_hashes) {
     const auto step_of_eval = [](const auto& e) { return e && std::isfinite(e->loss) ? json(e->step) : json(); };
     const auto loss_of_eval = [](const auto& e) { return e && std::isfinite(e->loss) ? json(e->loss) : json(); };
     return {{"eval_set", state.eval_set},
@@ -100,7 +116,8 @@ json state_json(const TrainerState& state) {
             {"applied_updates", state.applied_updates},
             {"bad_steps_in_row", state.bad_steps_in_row},
             {"identity", state.identity},
-            {"base_model_fingerprint", state.base_fingerprint}};
+            {"base_model_fingerprint", state.base_fingerprint},
+            {"file_hashes", file_hashes}};
 }
 
 // A count as state_json wrote it. nlohmann's own conversion would take -1, 2.5 and true for counts too.
@@ -161,6 +178,33 @@ TrainerState read_state(const fs::path& file) {
     return state;
 }
 
+std::string hash_text(const fs::path& file) {
+    return format_text("%016" PRIx64, data::hash_of_file(file));
+}
+
+void write_state(const fs::path& directory, Model& model, TrainerState state, const json& file_hashes) {
+    state.applied_updates = model.trained().read_applied_updates(model.compute());
+    data::write_file_atomically(directory / kStateFile, state_json(state, file_hashes).dump(2) + "\n");
+}
+
+// By name; null in checkpoints of earlier versions.
+json read_file_hashes(const fs::path& directory) {
+    return data::read_json_file(directory / kStateFile).value("file_hashes", json());
+}
+
+// The file is the one that was saved with the state beside it, as far as that says.
+void check_file_hash(const fs::path& file) {
+    const json hashes = read_file_hashes(file.parent_path());
+    if (hashes.is_null()) return;
+    const json wanted = hashes.is_object() ? hashes.value(file.filename().string(), json()) : json();
+    const std::string hash = hash_text(file);
+    if (wanted != hash)
+        throw std::runtime_error(
+            file.string() + ": is not what was saved with " + kStateFile + " beside it: its hash is \"" + hash +
+            "\", wanted " + data::shown(wanted) +
+            "; it has been changed, or is another checkpoint's. Bring it back, or resume from another checkpoint");
+}
+
 // What an average of squares cannot be: AdamW would take its root.
 void check_not_negative(const fs::path& file, const TrainedTable& table, const std::vector<float>& exp_avg_sq) {
     size_t at = 0;
@@ -185,17 +229,28 @@ void save_result(const fs::path& directory, Model& model, const SaveContext& con
 
 void save_checkpoint(const fs::path& directory, Model& model, const SaveContext& context, TrainerState state) {
     data::AtomicDirectory staged(directory);
-    save_result(staged.staging(), model, context);
+    const bool lora = context.layout.settings.lora.has_value();
+    const char* const weights_file = lora ? kAdapterWeightsFile : kModelWeightsFile;
+    try {
+        save_result(staged.staging(), model, context);
+    } catch (const BaseUnreadable& error) {
+        write_trained(staged.staging() / weights_file, context.layout.trained,
+                      {from_device("", TrainedSet::weights, model)});
+        context.notes << "note: " << directory.filename().string()
+                      << " has the trained tensors alone, which is enough to go on from, and is no whole model: "
+                      << error.what() << "\n";
+    }
     write_trained(staged.staging() / kOptimizerFile, context.layout.trained,
                   {from_device("exp_avg.", TrainedSet::exp_avg, model),
                    from_device("exp_avg_sq.", TrainedSet::exp_avg_sq, model)});
-    save_state(staged.staging(), model, std::move(state));
+    json file_hashes;
+    for (const char* name : {weights_file, kOptimizerFile}) file_hashes[name] = hash_text(staged.staging() / name);
+    write_state(staged.staging(), model, std::move(state), file_hashes);
     staged.commit(data::Existing::replace);  // the run's own name
 }
 
 void save_state(const fs::path& directory, Model& model, TrainerState state) {
-    state.applied_updates = model.trained().read_applied_updates(model.compute());
-    data::write_file_atomically(directory / kStateFile, state_json(state).dump(2) + "\n");
+    write_state(directory, model, std::move(state), read_file_hashes(directory));
 }
 
 CheckpointContent read_checkpoint(const fs::path& directory, const ModelLayout& layout, const TrainerState& run) {
@@ -231,10 +286,14 @@ CheckpointContent read_checkpoint(const fs::path& directory, const ModelLayout& 
                                  "each of \"global_step\" " + std::to_string(state.step) + " steps");
     const TrainedTable& table = layout.trained;
     const bool lora = layout.settings.lora.has_value();
-    content.weights = read_trained(directory / (lora ? kAdapterWeightsFile : kModelWeightsFile), table, "", !lora);
+    const fs::path weights_file = directory / (lora ? kAdapterWeightsFile : kModelWeightsFile);
+    content.weights = read_trained(weights_file, table, "", !lora);
     content.exp_avg = read_trained(directory / kOptimizerFile, table, "exp_avg.");
     content.exp_avg_sq = read_trained(directory / kOptimizerFile, table, "exp_avg_sq.");
     check_not_negative(directory / kOptimizerFile, table, content.exp_avg_sq);
+    // Last: what is wrong with a tensor says more.
+    check_file_hash(weights_file);
+    check_file_hash(directory / kOptimizerFile);
     return content;
 }
 
@@ -283,11 +342,19 @@ void require_checkpoint(const fs::path& directory) {
                                  "last");
 }
 
-void prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& best) {
-    if (keep <= 0) return;
-    auto found = checkpoints_in(output_dir);
-    for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i)
-        if (found[i].second != best) data::remove_directory_atomically(found[i].second);
+std::vector<std::string> prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& best) {
+    std::vector<std::string> left;
+    if (keep <= 0) return left;
+    const auto found = checkpoints_in(output_dir);
+    for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i) {
+        if (found[i].second == best) continue;
+        try {
+            data::remove_directory_atomically(found[i].second);
+        } catch (const std::runtime_error& error) {
+            left.push_back(error.what());
+        }
+    }
+    return left;
 }
 
 }  // namespace slab::train

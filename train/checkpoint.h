@@ -54,10 +54,12 @@ struct SaveContext {
     std::ostream& notes;                            // told of those that could not be copied
 };
 
-// The trained result alone into an existing directory: an adapter, or a whole Hugging Face model.
+// The trained result alone into an existing directory: an adapter, or a whole Hugging Face model. Throws
+// std::runtime_error, when the base has become unreadable too.
 void save_result(const std::filesystem::path& directory, Model& model, const SaveContext& context);
 
-// directory: output-dir/checkpoint-N. Appears whole or not at all. Blocks until the stream is done.
+// directory: output-dir/checkpoint-N. Appears whole or not at all. Blocks until the stream is done. When frozen tensors
+// can no longer be read from the base, the checkpoint has the trained ones alone, which are all that resuming takes.
 void save_checkpoint(const std::filesystem::path& directory, Model& model, const SaveContext& context,
                      TrainerState state);
 
@@ -70,7 +72,8 @@ struct CheckpointContent {
     std::vector<float> weights, exp_avg, exp_avg_sq;  // [parameter_count] each
 };
 // Throws std::runtime_error naming file and tensor; differences from `run`'s identity name the flag and both values,
-// another base is called so. Of `run` only these two and samples_per_step are looked at.
+// another base is called so, and so is a file that is not the one saved with the state. Of `run` only identity, base
+// and samples_per_step are looked at.
 CheckpointContent read_checkpoint(const std::filesystem::path& directory, const ModelLayout& layout,
                                   const TrainerState& run);
 // The same, into the model.
@@ -86,7 +89,9 @@ std::optional<std::filesystem::path> last_checkpoint(const std::filesystem::path
 void require_whole_checkpoints(const std::filesystem::path& output_dir);
 // Throws std::runtime_error unless it is a directory with a trainer_state.json.
 void require_checkpoint(const std::filesystem::path& directory);
-// Removes the oldest beyond `keep` (0: keeps all), but never `best` (may be empty), which is kept besides.
-void prune_checkpoints(const std::filesystem::path& output_dir, int64_t keep, const std::filesystem::path& best);
+// Removes the oldest beyond `keep` (0: keeps all), but never `best` (may be empty), which is kept besides. Returns, of
+// each that could not be deleted, why: no run ends for that.
+std::vector<std::string> prune_checkpoints(const std::filesystem::path& output_dir, int64_t keep,
+                                           const std::filesystem::path& best);
 
 }  // namespace slab::train

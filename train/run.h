@@ -76,6 +76,7 @@ class Run {
     bool result_is_whole() const;
     SaveContext save_context() { return {*layout_, *weights_, o_.base_model, config_json_, companions_, out_}; }
     void write_checkpoint(int64_t step);
+    std::string how_to_go_on() const;
     bool save(int64_t step);
     void start_trace(int64_t step);
     void end_trace();
@@ -83,6 +84,7 @@ class Run {
     void say_evaluations(nlohmann::json& summary);
     void train_steps();
     void finish();
+    void write_result();
 
     // A step enqueued and not yet reported.
     struct InFlight {

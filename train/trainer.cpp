@@ -35,6 +35,12 @@ MicroBatch batch_of(DataLoader& data, uint64_t first_sample, uint64_t rows, size
     }
 }
 
+// The text with its full stop, if it has none.
+std::string sentence(std::string text) {
+    if (!text.ends_with('.') && !text.ends_with('?') && !text.ends_with('!')) text += '.';
+    return text;
+}
+
 // While it lives, what is traced belongs to this step (1, 2, ...); then to none: an evaluation may come.
 class StepInTrace {
   public:
@@ -273,8 +279,21 @@ void Run::stop_at_bad_steps(int64_t step) {
 }
 
 void Run::write_checkpoint(int64_t step) {
+    try {
+        save_checkpoint(checkpoint_path(output_dir_, step), *model_, save_context(), state_);
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error("the checkpoint of step " + std::to_string(step) +
+                                 " was not saved: " + sentence(error.what()) + " " + how_to_go_on());
+    }
     saved_step_ = step;
-    save_checkpoint(checkpoint_path(output_dir_, step), *model_, save_context(), state_);
+}
+
+// After what ended the run.
+std::string Run::how_to_go_on() const {
+    const auto last = last_checkpoint(output_dir_);
+    return last ? "The last checkpoint is " + last->string() +
+                      "; once that is mended, go on from there with --resume-from-checkpoint last"
+                : "No checkpoint is saved";
 }
 
 // Returns whether a checkpoint of this step is there now. After a step that was not finite none is made: what is on
@@ -299,7 +318,9 @@ bool Run::save(int64_t step) {
 }
 
 void Run::prune() {
-    prune_checkpoints(output_dir_, o_.save_total_limit, state_.best_eval ? state_.best_checkpoint : "");
+    const std::filesystem::path best = state_.best_eval ? state_.best_checkpoint : "";
+    for (const std::string& why : prune_checkpoints(output_dir_, o_.save_total_limit, best))
+        out_ << "note: " << why << "\n" << std::flush;
 }
 
 void Run::say_evaluations(json& summary) {
@@ -316,11 +337,19 @@ void Run::say_evaluations(json& summary) {
     summary["best_model_checkpoint"] = printable_text(state_.best_checkpoint);
 }
 
-void Run::finish() {
-    save_result(output_dir_, *model_, save_context());
+void Run::write_result() {
+    try {
+        save_result(output_dir_, *model_, save_context());
+    } catch (const std::runtime_error& error) {
+        throw std::runtime_error("the result was not written: " + sentence(error.what()) + " " + how_to_go_on());
+    }
     // Tools look for the tokenizer beside an adapter as well as beside a model.
     if (layout_->settings.lora)
         for (const std::string& why : copy_into(output_dir_, companions_).left_out) out_ << "note: " << why << "\n";
+}
+
+void Run::finish() {
+    write_result();
     const double seconds = data::seconds_since(started_);
     json summary = {{"event", "end"},
                     {"step", state_.step},
@@ -419,9 +448,14 @@ int Run::run() {
         end_trace();
         if (state_.step == steps_ && first_step_ < steps_) evaluate(state_.step);
     } catch (const SideFileError& error) {
-        throw std::runtime_error(std::string(error.what()) + ". The run ends after step " +
-                                 std::to_string(state_.step) +
-                                 (save(state_.step) ? ", of which a checkpoint is saved" : ""));
+        const std::string end = sentence(error.what()) + " The run ends after step " + std::to_string(state_.step);
+        bool saved = false;
+        try {
+            saved = save(state_.step);
+        } catch (const std::runtime_error& of_saving) {
+            throw std::runtime_error(end + "; " + of_saving.what());
+        }
+        throw std::runtime_error(end + (saved ? ", of which a checkpoint is saved" : "") + ". " + how_to_go_on());
     }
     if (state_.step < steps_) {
         const bool saved = save(state_.step);
@@ -431,8 +465,12 @@ int Run::run() {
         return data::exit_interrupted;
     }
     save(state_.step);
-    if (first_step_ < steps_) sample("after");
-    finish();
+    try {
+        if (first_step_ < steps_) sample("after");
+        finish();
+    } catch (const SideFileError& error) {
+        throw std::runtime_error(sentence(error.what()) + " " + how_to_go_on());
+    }
     return 0;
 }
 
