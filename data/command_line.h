@@ -18,7 +18,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
 
 // To be called first in main. Opens /dev/null in place of a closed standard input, output or error, whose number the
 // next file opened would get, and with it what is printed. A pipe that nobody reads any more ends no program,
-// nor does a file that reaches the size allowed (ulimit -f): writing it fails with an error instead.
+// nor does a file that reaches the size allowed (ulimit -f): writing it fails with an error instead. Has the process
+// end when main is over, with all streams flushed, whether or not OpenBLAS is done with its threads.
 void prepare_standard_streams();
 // To be called last: whether all that was printed arrived. If not, says so on standard error.
 bool standard_output_arrived(const char* program);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -41,7 +42,10 @@ void for_each_piece(size_t pieces, size_t threads, const Work& work) {
     };
     {
         std::vector<std::jthread> others;
-        for (size_t i = 1; i < std::min(threads, pieces); ++i) others.emplace_back(run);
+        try {
+            for (size_t i = 1; i < std::min(threads, pieces); ++i) others.emplace_back(run);
+        } catch (const std::system_error&) {  // the system gives no more threads: those there do the work
+        }
         run();
     }
     if (error) std::rethrow_exception(error);

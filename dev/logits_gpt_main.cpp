@@ -12,6 +12,7 @@
 
 #include "data/command_line.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/host_memory.h"
 #include "train/adapter_files.h"
 #include "train/model.h"
 #include "train/model_directory.h"
@@ -71,6 +72,7 @@ void run(const Arguments& a) {
         make_layout(config, settings, a.offload, account.reserved_bytes(), account.budget_bytes());
     check_budget(layout, account.reserved_bytes(), account.budget_bytes());
     check_available(layout, account.reserved_bytes(), device.available_bytes());
+    check_host_memory(layout, available_host_bytes());
     BaseWeights weights = BaseWeights::from_files(a.base, config);
     Model model(device, layout, weights, {});
     if (!a.adapter_in.empty())

@@ -50,6 +50,50 @@ void prefer_node(std::byte* data, size_t bytes, int node) {
     (void)syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, mask, static_cast<unsigned long>(kMostNodes) + 1, 0u);
 }
 
+// A control group that limits the memory of this process: its folder, and how its version names what it counts.
+struct ControlGroup {
+    std::filesystem::path folder;
+    bool version2;
+};
+
+// The group that the process is in and all those around it, each of which may have a limit: a container's, a batch
+// job's, a service's. A container sees its own group in the place of the root, whatever path is told: the mount's root
+// is among them always. Source: cgroups(7), /proc/pid/cgroup, lines "hierarchy:controllers:path".
+std::vector<ControlGroup> control_groups(const std::filesystem::path& root) {
+    const std::filesystem::path mount = root / "sys/fs/cgroup";
+    std::vector<ControlGroup> groups = {{mount, true}, {mount / "memory", false}};
+    std::ifstream file(root / "proc/self/cgroup");
+    for (std::string line; std::getline(file, line);) {
+        const size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (first == std::string::npos || second == std::string::npos) continue;
+        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+        const bool version2 = line.starts_with("0::");
+        if (!version2 && controllers.find(",memory,") == std::string::npos) continue;
+        std::filesystem::path folder = version2 ? mount : mount / "memory";
+        // Where both versions are mounted, version 2 has no memory controller here, and its files are not there.
+        for (const std::filesystem::path& name : std::filesystem::path(line.substr(second + 1)).relative_path()) {
+            if (name == "..") break;  // a group outside of what is mounted here
+            groups.push_back({folder /= name, version2});
+        }
+    }
+    return groups;
+}
+
+// What the group may still take; SIZE_MAX where it has no limit. Pages of files that it counts as used are given back
+// on demand.
+size_t free_bytes_of(const ControlGroup& group) {
+    const bool v2 = group.version2;
+    size_t limit_bytes = 0, used_bytes = 0, file_bytes = 0, value = 0;
+    std::ifstream limit(group.folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
+    std::ifstream usage(group.folder / (v2 ? "memory.current" : "memory.usage_in_bytes"));
+    std::ifstream stat(group.folder / "memory.stat");
+    if (!(limit >> limit_bytes) || !(usage >> used_bytes)) return SIZE_MAX;  // no such group, or "max": no limit
+    for (std::string name; stat >> name >> value;)
+        if (name == (v2 ? "file" : "total_cache")) file_bytes = value;
+    used_bytes -= std::min(used_bytes, file_bytes);
+    return limit_bytes - std::min(limit_bytes, used_bytes);
+}
+
 }  // namespace
 
 HostMemory::HostMemory(size_t bytes, int numa_node, const std::string& what) {
@@ -129,34 +173,24 @@ size_t available_host_bytes(const std::filesystem::path& root) {
         size_t kibibytes = 0;
         if (word == "MemAvailable:" && file >> kibibytes) available_bytes = kibibytes * 1024;
     }
-    // A container's own limit, which the kernel enforces by killing: version 2 of control groups, then version 1. Pages
-    // of files that it counts as used are given back on demand.
-    struct Group {
-        const char *limit, *usage, *stat, *cached;
-    };
-    for (const Group& group :
-         {Group{"memory.max", "memory.current", "memory.stat", "file"},
-          Group{"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_cache"}}) {
-        const std::filesystem::path folder = root / "sys/fs/cgroup";
-        size_t limit_bytes = 0, used_bytes = 0, file_bytes = 0;
-        std::ifstream limit(folder / group.limit), usage(folder / group.usage), stat(folder / group.stat);
-        if (!(limit >> limit_bytes) || !(usage >> used_bytes)) continue;  // no such group, or "max": no limit
-        size_t value = 0;
-        for (std::string name; stat >> name >> value;)
-            if (name == group.cached) file_bytes = value;
-        used_bytes -= std::min(used_bytes, file_bytes);
-        available_bytes = std::min(available_bytes, limit_bytes - std::min(limit_bytes, used_bytes));
-    }
+    for (const ControlGroup& group : control_groups(root))
+        available_bytes = std::min(available_bytes, free_bytes_of(group));
     return available_bytes;
 }
 
 size_t free_address_bytes() {
-    rlimit limit{};
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-    size_t mapped_pages = 0;
-    if (!(std::ifstream("/proc/self/statm") >> mapped_pages)) return SIZE_MAX;
-    const size_t mapped_bytes = mapped_pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, mapped_bytes);
+    // In pages: all, resident, shared, code, 0, data and stack. Source: proc(5), /proc/pid/statm.
+    size_t pages[6] = {};
+    std::ifstream statm("/proc/self/statm");
+    for (size_t& number : pages)
+        if (!(statm >> number)) return SIZE_MAX;
+    const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const auto rest_bytes = [&](int resource, size_t mapped_pages) {
+        rlimit limit{};
+        if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+        return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, mapped_pages * page_bytes);
+    };
+    return std::min(rest_bytes(RLIMIT_AS, pages[0]), rest_bytes(RLIMIT_DATA, pages[5]));
 }
 
 int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {

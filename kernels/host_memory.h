@@ -66,11 +66,12 @@ class PinnedAccount {
 // The text of a PinnedLimit: `what` needs `bytes`, `locked_bytes` are locked in all, `why` no more can be.
 std::string pinned_limit_text(const std::string& what, size_t bytes, size_t locked_bytes, const std::string& why);
 
-// What the system, and a container's limit, could still give without swapping; SIZE_MAX where neither tells. root: "/"
-// but in tests.
+// What the system, and the limits of the control groups that this process is in (a container's, a batch job's), could
+// still give without swapping; SIZE_MAX where none tells. root: "/" but in tests.
 size_t available_host_bytes(const std::filesystem::path& root = "/");
 
-// What the process may still map under its limit on address space (ulimit -v); SIZE_MAX where there is none.
+// What the process may still map under its limits on address space and on data (ulimit -v, -d); SIZE_MAX where there is
+// neither.
 size_t free_address_bytes();
 
 // The node whose memory is next to the PCI device "0000:1B:00.0" (either case), or -1: the machine has one node, the

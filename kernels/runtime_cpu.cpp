@@ -17,6 +17,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -120,7 +121,12 @@ struct Stream::State {
         : device(on_device),
           name(std::move(its_name)),
           workspace(on_device, workspace_bytes, MemoryCategory::workspace, "workspace of stream " + name) {
-        worker = std::thread([this] { run(); });
+        try {
+            worker = std::thread([this] { run(); });
+        } catch (const std::system_error& error) {
+            throw std::runtime_error("the thread of stream " + name + " could not be started: " +
+                                     error.code().message() + ". Hint: lift the limit (ulimit -u, -v, -d)");
+        }
         pthread_setname_np(worker.native_handle(), name.substr(0, 15).c_str());  // the kernel's limit
         const std::lock_guard lock(device.state().streams_mutex);
         device.state().streams.push_back(this);

@@ -115,7 +115,7 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     } catch (const std::system_error& error) {
         throw std::runtime_error("only " + std::to_string(state_->helpers.size() + 1) + " of " +
                                  std::to_string(threads) + " threads could be started: " + error.code().message() +
-                                 ". Hint: give a smaller --threads, or lift the limit (ulimit -u, -v)");
+                                 ". Hint: give a smaller --threads, or lift the limit (ulimit -u, -v, -d)");
     }
 }
 

@@ -273,6 +273,19 @@ if grep -q SLABSTREAM_OPENBLAS "$build/flags" && ! on_cuda && ! sanitized; then
         refuses "parity_gpt under ulimit -v $kib" "ulimit -v" little_space $kib "$build/parity_gpt" --threads 4 \
             "$fixtures/llama"
     done
+    # Of which it asks for more at its start already, on threads that it would wait for at the end.
+    for kib in 80000 120000 160000; do
+        for program in train_gpt export_gpt logits_gpt bench_step parity_gpt tokenize; do
+            require 0 little_space $kib "$build/$program" --help && prints "$program under ulimit -v $kib" "--help"
+        done
+        refuses "ulimit -v $kib" "ulimit -v" little_space $kib "$build/train_gpt" --base-model "$fixtures/llama/base" \
+            --train-data "$work/data/train.bin" --sequence-len 16 --max-steps 2 --threads 1 --output-dir "$work/little"
+    done
+    little_data() { (ulimit -d "$1" && exec timeout -s KILL 60 "${@:2}"); }
+    for kib in 20000 250000; do
+        refuses "ulimit -d $kib" "ulimit .*-d" little_data $kib "$build/train_gpt" --base-model "$fixtures/llama/base" \
+            --train-data "$work/data/train.bin" --sequence-len 16 --max-steps 2 --threads 2 --output-dir "$work/little"
+    done
 else
     skip "too little address space: not an OpenBLAS build, or a sanitizer's, which reserves more"
 fi

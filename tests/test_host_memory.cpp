@@ -1,6 +1,7 @@
 // Host memory: exact, locked after it is filled, refused with words; and the choice of a NUMA node, on made-up
 // machines.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <fstream>
@@ -141,6 +142,73 @@ TEST_SUITE(HOST_MEMORY_SUITE) {
         CHECK(available_host_bytes(unlimited.root.path) == 4 * kMiB);
         CHECK(available_host_bytes(bare.root.path / "nowhere") == SIZE_MAX);
     }
+
+    TEST_CASE("host memory: a limit on the group that the process is in holds, and one on any group around it") {
+        constexpr size_t kMiB = size_t{1} << 20;
+        const auto give = [](const Machine& machine, const std::string& group, size_t limit_mib, size_t used_mib) {
+            const bool v1 = group.starts_with("memory/");
+            const std::string folder = "sys/fs/cgroup/" + group;
+            machine.file(folder + (v1 ? "/memory.limit_in_bytes" : "/memory.max"), std::to_string(limit_mib * kMiB));
+            machine.file(folder + (v1 ? "/memory.usage_in_bytes" : "/memory.current"), std::to_string(used_mib * kMiB));
+        };
+        const std::string v1 = "12:pids:/x\n4:cpu,memory:/slurm/job_7/step_0\n1:name=systemd:/other\n0::/\n";
+        const std::string v2 = "0::/system.slice/run 1.service\n";
+        struct Case {
+            std::string self, group;
+            size_t limit_mib, available_mib;
+        };
+        for (const Case& c : std::vector<Case>{{v1, "memory/slurm/job_7/step_0", 400, 390},
+                                               {v1, "memory/slurm/job_7", 300, 290},
+                                               {v1, "memory", 500, 490},
+                                               {v1, "memory/x", 100, 4096},      // of another controller
+                                               {v1, "memory/other", 100, 4096},  // of none
+                                               {v1, "memory/slurm/job_8", 100, 4096},
+                                               {v1, "slurm/job_7", 100, 4096},
+                                               {v2, "system.slice/run 1.service", 400, 390},
+                                               {v2, "system.slice", 300, 290},
+                                               {v2, "run 1.service", 100, 4096},
+                                               {v1 + v2, "system.slice", 300, 290},
+                                               {"0::/../../out/in\n", "out", 100, 4096},
+                                               {"nonsense\n:\n4:memory\n", "memory", 200, 190},
+                                               // A container without a namespace for groups sees its own as the root.
+                                               {"4:memory:/docker/0123\n", "memory", 200, 190},
+                                               {"", "memory", 200, 190}}) {
+            CAPTURE(c.self);
+            CAPTURE(c.group);
+            const Machine machine;
+            machine.file("proc/meminfo", "MemAvailable: 4194304 kB\n");
+            machine.file("proc/self/cgroup", c.self);
+            give(machine, c.group, c.limit_mib, 10);
+            CHECK(available_host_bytes(machine.root.path) / kMiB == c.available_mib);
+        }
+        const Machine nested;  // the least of all
+        nested.file("proc/self/cgroup", v1);
+        give(nested, "memory", 900, 100);
+        give(nested, "memory/slurm", 600, 90);
+        give(nested, "memory/slurm/job_7", 200, 80);
+        give(nested, "memory/slurm/job_7/step_0", 700, 70);
+        CHECK(available_host_bytes(nested.root.path) == 120 * kMiB);
+    }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map as they like
+    TEST_CASE("host memory: limits on address space and on data say what is left") {
+        constexpr size_t kGiB = size_t{1} << 30;
+        for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+            rlimit before{};
+            getrlimit(resource, &before);
+            rlimit limit = before;
+            limit.rlim_cur = 64 * kGiB;
+            setrlimit(resource, &limit);
+            const size_t some = free_address_bytes();
+            const HostMemory memory(kGiB, -1, "slab");
+            const size_t less = free_address_bytes();
+            setrlimit(resource, &before);
+            CHECK(some < 64 * kGiB);
+            CHECK(some - less >= kGiB);
+            CHECK(some - less < kGiB + kGiB / 2);
+        }
+    }
+#endif
 
     TEST_CASE("host memory: the node next to the GPU") {
         CHECK(parse_node_list("0") == std::vector<int>{0});

@@ -151,7 +151,7 @@ void check_address_space(const ModelLayout& layout, size_t free_bytes, int threa
     if (plan_bytes + product_bytes <= free_bytes) return;
     throw std::runtime_error("the plan needs " + memory_text(plan_bytes) + " of host memory and matrix products on " +
                              std::to_string(threads) + " threads " + memory_text(product_bytes) +
-                             " of address space, and the limit on address space (ulimit -v) leaves " +
+                             " of address space, and the limit on address space (ulimit -v, or -d) leaves " +
                              memory_text(free_bytes) + ". Hint: lift the limit, or give a smaller --threads");
 }
 
