@@ -7,50 +7,23 @@
 #     BUILD=build                        where the programs are; results go to $BUILD/demo, which each run makes anew
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=${BUILD:-build}
+. dev/demo_common.sh
 out=$build/demo
-began=$SECONDS
 
 base_steps=1300 lora_steps=363 eval_steps=300 log_steps=100 sample_tokens=300
 case ${1:-} in
     "") ;;
     --short) base_steps=150 lora_steps=40 eval_steps=0 log_steps=15 sample_tokens=100 ;;
-    *)
-        echo "demo.sh: unknown argument $1; wanted nothing or --short" >&2
-        exit 1
-        ;;
+    *) give_up "unknown argument $1; wanted nothing or --short" ;;
 esac
 
-heading() { printf '\n== %s (%d s so far)\n\n' "$1" $((SECONDS - began)); }
-need() { # a file that the user named
-    [ -s "$1" ] || {
-        echo "demo.sh: $2=$1: no such file, or empty" >&2
-        exit 1
-    }
-}
-# The last number under a name in a log.
-logged() { sed -nE "s/.*\"$2\":([0-9.]+).*/\1/p" "$1" | tail -n 1; }
-
-for program in train_gpt tokenize; do
-    [ -x "$build/$program" ] || {
-        echo "demo.sh: $build/$program is missing; run make first (or make demo)" >&2
-        exit 1
-    }
-done
+need_program train_gpt demo
+need_program tokenize demo
 rm -rf "$out"
 mkdir -p "$out/base_config"
 
 heading "1. Two texts, one byte a token"
-if [ -n "${TEXT:-}" ]; then
-    need "$TEXT" TEXT
-    cp "$TEXT" "$out/text"
-elif command -v bible > /dev/null; then
-    # Each verse comes as a line "Ge1:1 In the beginning ...".
-    bible -f Gen1:1-Rev22:21 | sed -E 's/^[0-9]?[A-Za-z]+[0-9]+:[0-9]+ //' > "$out/text"
-else
-    echo "demo.sh: the King James Bible is missing: run dev/deps.sh, which installs Debian's bible-kjv, or give TEXT=file" >&2
-    exit 1
-fi
+put_text "$out/text"
 licences=()
 if [ -n "${FINETUNE_TEXT:-}" ]; then
     need "$FINETUNE_TEXT" FINETUNE_TEXT
@@ -63,10 +36,7 @@ else
         sed -E 's/[ \t\f]+/ /g; s/^ //' "/usr/share/common-licenses/$name" > "$out/licences/$name" # indented in many ways
         licences+=("$out/licences/$name")
     done
-    [ ${#licences[@]} -gt 0 ] || {
-        echo "demo.sh: /usr/share/common-licenses has no licence texts; give FINETUNE_TEXT=file" >&2
-        exit 1
-    }
+    [ ${#licences[@]} -gt 0 ] || give_up "/usr/share/common-licenses has no licence texts; give FINETUNE_TEXT=file"
 fi
 "$build/tokenize" --output-dir "$out/text_data" --val-fraction 0.01 "$out/text"
 echo
@@ -108,9 +78,8 @@ echo "The two adapters are equal."
 
 heading "5. What came of it"
 log=$out/finetuned/log.jsonl
-evals=$(sed -nE 's/.*"eval_loss":([0-9.]+).*/\1/p' "$log")
-awk -v before="$(head -n 1 <<< "$evals")" -v after="$(tail -n 1 <<< "$evals")" -v slabs="$(logged "$log" slabs_in)" \
-    -v layers=6 -v steps=$lora_steps 'BEGIN {
+awk -v before="$(logged "$log" eval_loss head)" -v after="$(logged "$log" eval_loss tail)" \
+    -v slabs="$(logged "$log" slabs_in tail)" -v layers=6 -v steps=$lora_steps 'BEGIN {
     printf "validation loss on the new text    %.3f before, %.3f after, in nats a byte\n", before, after
     printf "slabs loaded                       %d in %d steps; a layer at every visit would be %d\n",
            slabs, steps, 2 * layers * steps

