@@ -189,8 +189,10 @@ clean:
 help:
 	@echo 'targets:   all (default)  test  demo  demo-short  demo-smollm2 (fetches a model)  bench  gpu-report'
 	@echo '           fat (CUDA for many GPUs, in build-fat/)  source-hash  format  check-format  clean'
+	@echo '           build/attention_bench (CUDA: kernels that lost, and their times)'
 	@echo 'variables: BACKEND=cpu|cuda (cuda where nvcc and a GPU are)  PRECISION=bf16|fp32 (CUDA; the CPU is fp32)'
-	@echo '           BLAS=openblas|none  SAN=thread|address (own build directory)  BUILD=build  CUDA_ARCHS="80 90"'
-	@echo '           EXTRA_CXXFLAGS=...'
+	@echo '           BLAS=openblas|none  SAN=thread|address (own build directory)  BUILD=build  EXTRA_CXXFLAGS=...'
+	@echo '           CUDA_HOME=/usr/local/cuda  NVCC=nvcc (of PATH or CUDA_HOME)  CUDA_ARCHS="80 90" (of the GPUs here)'
+	@echo '           CUDA_PTX=120 (also PTX of that capability, for cards yet to come)'
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
