@@ -24,7 +24,7 @@ import tempfile
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-import compare_tokenizers as reference
+import compare_tokenizers
 
 HERE = pathlib.Path(__file__).parent
 TOKENIZERS = HERE.parent.parent / "tests" / "tokenizers"
@@ -64,7 +64,7 @@ def conversations(count, seed, longest=60):
             return rng.choice(["", " ", "\n\n"])
         if kind == 1:
             return rng.choice(SPECIAL) + rng.choice(["", "x", "\n"]) + rng.choice(SPECIAL)
-        text = (reference.mixed_text(longest, rng.randrange(1 << 30)) if kind < 6 else
+        text = (compare_tokenizers.mixed_text(longest, rng.randrange(1 << 30)) if kind < 6 else
                 " ".join(rng.choice(["Add", "12", "345", "and", "  7", "the", "it's", "Größe", "é", "2026", "\n", "日本"])
                          for _ in range(rng.randrange(1, 12))))
         return rng.choice(BLANKS) + text[:2 * longest] + rng.choice(BLANKS)
@@ -98,7 +98,7 @@ def ours(build, source, all_messages):
         (folder / "chat.jsonl").write_text("".join(json.dumps({"messages": m}) + "\n" for m in all_messages))
         subprocess.run([f"{build}/tokenize", "--tokenizer", source, "--val-fraction", "0", "--sequence-len", str(T), "--output-dir",
                         folder / "out", folder / "chat.jsonl"], check=True, capture_output=True)
-        tokens = reference.tokens_of(folder / "out" / "train.bin")
+        tokens = compare_tokenizers.tokens_of(folder / "out" / "train.bin")
         mask = (folder / "out" / "train.mask").read_bytes()[1024:]
     for row in range(len(all_messages)):
         begin = row * T
@@ -109,7 +109,7 @@ def ours(build, source, all_messages):
 def keeper(tokenizer):
     """SmolLM2's vocabulary has no token for 21 byte values, some controls and leads of unassigned planes: we drop them."""
     vocabulary = tokenizer.get_vocab()
-    lost = {byte for byte, spelling in reference.BYTE_CHARACTERS.items() if spelling not in vocabulary}
+    lost = {byte for byte, spelling in compare_tokenizers.BYTE_CHARACTERS.items() if spelling not in vocabulary}
     return lambda text: "".join(c for c in text if not lost.intersection(c.encode())) if lost else text
 
 
@@ -160,13 +160,13 @@ def compare_gguf(kind, path, build, count):
     form = {"llama3": "llama3", "qwen2": "qwen2", "smollm": "smollm2"}[kind]
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer_file = pathlib.Path(temporary) / "tokenizer.json"
-        reference.real(kind, path).save(str(tokenizer_file))
+        compare_tokenizers.real(kind, path).save(str(tokenizer_file))
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file), chat_template=FORMS[form][1],
-                                            bos_token=reference.KINDS[kind].get("bos"), clean_up_tokenization_spaces=False)
+                                            bos_token=compare_tokenizers.KINDS[kind].get("bos"), clean_up_tokenization_spaces=False)
     if kind != "smollm":  # vocabulary files have no template of their own
         with tempfile.TemporaryDirectory() as temporary:
             directory = pathlib.Path(temporary) / "model"
-            tokenizer.eos_token = reference.KINDS[kind]["special"][0]
+            tokenizer.eos_token = compare_tokenizers.KINDS[kind]["special"][0]
             save(form, tokenizer, directory)
             return compare(f"{form} with {path}", tokenizer, directory, build, count)
     passed = compare(f"{form} straight from {path}", tokenizer, path, build, count)
