@@ -80,12 +80,12 @@ inline std::vector<std::string> names_in(const std::filesystem::path& directory)
     return names;
 }
 
-// The message of the std::runtime_error that `act` throws; empty when it throws none.
-template <typename Act>
+// The message of the Exception that `act` throws; empty when it throws none.
+template <class Exception = std::runtime_error, class Act>
 std::string error_of(Act act) {
     try {
         act();
-    } catch (const std::runtime_error& error) {
+    } catch (const Exception& error) {
         return error.what();
     }
     return "";

@@ -30,16 +30,6 @@ bool all_bytes_are(const HostMemory& memory, std::byte value) {
     return true;
 }
 
-template <class F>
-std::string refusal(F&& f) {
-    try {
-        f();
-    } catch (const PinnedLimit& e) {
-        return e.what();
-    }
-    return "";
-}
-
 // The part of /sys that the choice reads.
 struct Machine {
     test::FreshDirectory root;
@@ -101,19 +91,19 @@ TEST_SUITE(HOST_MEMORY_SUITE) {
         HostMemory first(60'000, -1, "first"), second(40'001, -1, "second");
         std::memset(second.data(), 9, second.bytes());
         first.lock(device, "slab of layer 0");
-        const std::string text = refusal([&] { second.lock(device, "slab of layer 1"); });
+        const std::string text = test::error_of<PinnedLimit>([&] { second.lock(device, "slab of layer 1"); });
         for (const char* part : {"slab of layer 1", "40001 bytes", "60000 are page-locked", "100000 bytes", "ulimit -l",
                                  "WSL", "not the GPU's memory"})
-            CHECK_MESSAGE(text.find(part) != std::string::npos, part << " in: " << text);
+            CHECK_MESSAGE(test::has(text, part), part << " in: " << text);
         CHECK(!second.locked());
         CHECK(all_bytes_are(second, std::byte{9}));
         CHECK(device.host_pinned_bytes() == 60'000);
-        CHECK(!refusal([&] { PinnedBuffer(device, 40'001, "buffer"); }).empty());
+        CHECK(!test::error_of<PinnedLimit>([&] { PinnedBuffer(device, 40'001, "buffer"); }).empty());
         CHECK_THROWS_AS(PinnedBuffer(device, SIZE_MAX / 2, "buffer"), std::runtime_error);  // no memory at all
         CHECK(device.host_pinned_bytes() == 60'000);
         { PinnedBuffer fits(device, 40'000, "buffer"); }
         first.unlock();
-        CHECK(refusal([&] { second.lock(device, "slab of layer 1"); }).empty());
+        CHECK(test::error_of<PinnedLimit>([&] { second.lock(device, "slab of layer 1"); }).empty());
     }
 
     TEST_CASE("host memory: more than the machine has is an error that names it") {

@@ -11,6 +11,7 @@
 
 #include "offload/host_slabs.h"
 #include "offload/layer_offload_manager.h"
+#include "tests/poisoning_source.h"
 
 using namespace slab;
 using namespace slab::offload;
@@ -18,18 +19,6 @@ using namespace slab::offload;
 namespace {
 
 constexpr int L = 6;
-
-// Spoils each slot before the copy.
-struct Poisoning final : SlabSource {
-    explicit Poisoning(SlabSource& inner_) : inner(inner_) {}
-    int layers() const override { return inner.layers(); }
-    const SlabLayout& layout(int layer) const override { return inner.layout(layer); }
-    void enqueue(int layer, std::byte* dst, Stream& transfer) override {
-        fill_async(dst, 0xFF, layout(layer).total_bytes(), transfer);
-        inner.enqueue(layer, dst, transfer);
-    }
-    SlabSource& inner;
-};
 
 // largest_bytes: of a slab; the layers' sizes differ.
 void stream_and_record(size_t largest_bytes, int P, int R, const std::vector<int>& resident, unsigned seed) {
@@ -47,7 +36,7 @@ void stream_and_record(size_t largest_bytes, int P, int R, const std::vector<int
                 dst[tensor.offset_bytes + i] =
                     static_cast<std::byte>((i * 31 + i / 251 + 57 * static_cast<size_t>(layer)) % 251);
     });
-    Poisoning source(slabs);
+    PoisoningSource source(slabs);
     std::mt19937 random(seed);
     LayerOffloadManager m(source,
                           {.num_prefetch = P,

@@ -1,4 +1,4 @@
-// The runtime's contract: order, events, errors, accounting, the pool. No test measures time; where one must show that
+// The runtime's contract: order, events, errors, accounting. No test measures time; where one must show that
 // the host runs ahead or that a stream is held up, a gate that the test opens itself holds the stream.
 #include <doctest/doctest.h>
 
@@ -8,15 +8,17 @@
 #include <future>
 #include <memory>
 #include <numeric>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/runtime.h"
+#include "tests/temporary_files.h"
 
 using namespace slab;
+using slab::test::error_of;
+using slab::test::has;
 
 // The contract is the same for both backends, and so are these tests.
 #if defined(SLABSTREAM_CUDA)
@@ -26,21 +28,6 @@ using namespace slab;
 #endif
 
 namespace {
-
-// The text of the exception that `call` throws; empty when it throws none.
-template <class Call>
-std::string thrown(Call&& call) {
-    try {
-        call();
-    } catch (const std::exception& e) {
-        return e.what();
-    }
-    return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
 
 // Holds a stream until open() is called.
 class Gate {
@@ -152,7 +139,7 @@ TEST_SUITE(RUNTIME_SUITE) {
         Stream stream(device, "compute");
         Event event(device);
         CHECK_THROWS_AS(stream.wait(event), std::logic_error);
-        CHECK(contains(thrown([&] { stream.wait(event); }), "compute"));
+        CHECK(has(error_of<std::exception>([&] { stream.wait(event); }), "compute"));
         CHECK_FALSE(event.recorded());
         CHECK(event.complete());
         event.synchronize();  // nothing to wait for
@@ -170,16 +157,17 @@ TEST_SUITE(RUNTIME_SUITE) {
         after.record(failing);
         other.wait(after);  // an event of a failed stream still comes, and brings the failure along
         other.host_function("mark", [&] { other_ran = true; });
-        CHECK(contains(thrown([&] { other.synchronize(); }), "divide"));
+        CHECK(has(error_of<std::exception>([&] { other.synchronize(); }), "divide"));
         CHECK_FALSE(other_ran);
         if (kBackend == Backend::cpu) before.synchronize();  // was recorded before the error; CUDA does not tell
-        for (const std::string& text : {thrown([&] { after.synchronize(); }), thrown([&] { failing.synchronize(); })}) {
-            CHECK(contains(text, "divide"));
-            CHECK(contains(text, "by zero"));
-            CHECK(contains(text, "failing"));
+        for (const std::string& text : {error_of<std::exception>([&] { after.synchronize(); }),
+                                        error_of<std::exception>([&] { failing.synchronize(); })}) {
+            CHECK(has(text, "divide"));
+            CHECK(has(text, "by zero"));
+            CHECK(has(text, "failing"));
         }
         CHECK_FALSE(ran);
-        CHECK(contains(thrown([&] { failing.synchronize(); }), "divide"));  // stays failed
+        CHECK(has(error_of<std::exception>([&] { failing.synchronize(); }), "divide"));  // stays failed
         failing.host_function("later", [&] { ran = true; });
         CHECK_THROWS(failing.synchronize());
         CHECK_FALSE(ran);
@@ -190,8 +178,8 @@ TEST_SUITE(RUNTIME_SUITE) {
         Stream stream(device, "compute");
         stream.host_function("first", [] { throw 5; });
         stream.host_function("second", [] { throw std::runtime_error("not reached"); });
-        CHECK(contains(thrown([&] { stream.synchronize(); }), "first"));
-        CHECK_FALSE(contains(thrown([&] { stream.synchronize(); }), "second"));
+        CHECK(has(error_of<std::exception>([&] { stream.synchronize(); }), "first"));
+        CHECK_FALSE(has(error_of<std::exception>([&] { stream.synchronize(); }), "second"));
     }
 
     TEST_CASE("runtime: streams, events and buffers move, and clean up in any order") {
@@ -276,11 +264,11 @@ TEST_SUITE(RUNTIME_SUITE) {
             DeviceBuffer(device, size_t{1} << 30, MemoryCategory::optimizer, "moments of q_proj");
         };
         CHECK_THROWS_AS(too_much(), OutOfBudget);
-        const std::string text = thrown(too_much);
-        CHECK(contains(text, "moments of q_proj"));
-        CHECK(contains(text, "optimizer"));
-        CHECK(contains(text, std::to_string(size_t{1} << 30)));
-        CHECK(contains(text, std::to_string(budget_bytes - memory.used_bytes())));                  // what is left
+        const std::string text = error_of<std::exception>(too_much);
+        CHECK(has(text, "moments of q_proj"));
+        CHECK(has(text, "optimizer"));
+        CHECK(has(text, std::to_string(size_t{1} << 30)));
+        CHECK(has(text, std::to_string(budget_bytes - memory.used_bytes())));                       // what is left
         CHECK_THROWS_AS(DeviceBuffer(device, SIZE_MAX, MemoryCategory::ring, "all"), OutOfBudget);  // no overflow
         CHECK(memory.used_bytes() == start_bytes + 3001);
         CHECK(memory.peak_bytes() == start_bytes + 3501);
@@ -303,14 +291,15 @@ TEST_SUITE(RUNTIME_SUITE) {
         Device device({.index = 0, .threads = 1, .budget_bytes = SIZE_MAX});
         const size_t before_bytes = device.memory().used_bytes();
         const size_t absurd_bytes = size_t{1} << 55;
-        const std::string on_device =
-            thrown([&] { DeviceBuffer(device, absurd_bytes, MemoryCategory::ring, "ring of 9 slots"); });
-        CHECK(contains(on_device, "ring of 9 slots"));
-        CHECK(contains(on_device, std::to_string(absurd_bytes)));
+        const std::string on_device = error_of<std::exception>(
+            [&] { DeviceBuffer(device, absurd_bytes, MemoryCategory::ring, "ring of 9 slots"); });
+        CHECK(has(on_device, "ring of 9 slots"));
+        CHECK(has(on_device, std::to_string(absurd_bytes)));
         CHECK(device.memory().used_bytes() == before_bytes);
-        const std::string on_host = thrown([&] { PinnedBuffer(device, absurd_bytes, "slab of layer 3"); });
-        CHECK(contains(on_host, "slab of layer 3"));
-        CHECK(contains(on_host, std::to_string(absurd_bytes)));
+        const std::string on_host =
+            error_of<std::exception>([&] { PinnedBuffer(device, absurd_bytes, "slab of layer 3"); });
+        CHECK(has(on_host, "slab of layer 3"));
+        CHECK(has(on_host, std::to_string(absurd_bytes)));
         CHECK(device.host_pinned_bytes() == 0);
         CHECK_THROWS_AS(PinnedBuffer(device, SIZE_MAX - 3, "overflow"), std::runtime_error);
     }
@@ -345,7 +334,7 @@ TEST_SUITE(RUNTIME_SUITE) {
     }
 
     TEST_CASE("runtime: a device that is not there is refused") {
-        CHECK(contains(thrown([] { Device({.index = 1, .threads = 1, .budget_bytes = 0}); }), "device 1"));
+        CHECK(has(error_of<std::exception>([] { Device({.index = 1, .threads = 1, .budget_bytes = 0}); }), "device 1"));
         CHECK_THROWS_AS(ThreadPool(-1), std::runtime_error);
         CHECK_THROWS_AS(ThreadPool(100000), std::runtime_error);
     }
@@ -405,107 +394,5 @@ TEST_SUITE(RUNTIME_SUITE) {
         }
         for (std::thread& host : hosts) host.join();
         CHECK(sum == 4 * 50 * 2);
-    }
-
-    TEST_CASE("thread pool: each tile exactly once, whatever the number of threads") {
-        for (const int threads : {1, 2, 3, 5}) {
-            ThreadPool pool(threads);
-            CHECK(pool.size() == threads);
-            for (const size_t tiles : {0, 1, 2, 3, 64, 1000}) {
-                std::vector<std::atomic<int>> runs(tiles);
-                pool.parallel_for(tiles, [&](size_t i) { ++runs[i]; });
-                for (const auto& n : runs) REQUIRE(n == 1);
-            }
-        }
-        CHECK(ThreadPool(0).size() >= 1);
-    }
-
-    TEST_CASE("thread pool: ranges cover all items in the cuts asked for") {
-        ThreadPool pool(3);
-        for (const size_t items : {0, 1, 7, 8, 9, 100}) {
-            std::vector<std::atomic<int>> runs(items);
-            pool.parallel_ranges(items, 8, [&](size_t begin, size_t end) {
-                if (begin % 8 != 0 || end <= begin || end - begin > 8) return;  // leaves items uncounted
-                for (size_t i = begin; i < end; ++i) ++runs[i];
-            });
-            for (const auto& n : runs) REQUIRE(n == 1);
-        }
-        CHECK_THROWS_AS(pool.parallel_ranges(3, 0, [](size_t, size_t) {}), std::logic_error);
-    }
-
-    TEST_CASE("thread pool: the same bits with any number of threads") {
-        const auto sums_with = [](int threads) {
-            ThreadPool pool(threads);
-            std::vector<float> sums(37);
-            pool.parallel_for(sums.size(), [&](size_t tile) {
-                float sum = 0;
-                for (int k = 1; k < 1000; ++k) sum += 1.0f / static_cast<float>(k + 31 * tile);
-                sums[tile] = sum;
-            });
-            return sums;
-        };
-        const std::vector<float> one = sums_with(1);
-        for (const int threads : {2, 4}) {
-            const std::vector<float> many = sums_with(threads);
-            CHECK(std::memcmp(one.data(), many.data(), one.size() * sizeof(float)) == 0);
-        }
-    }
-
-    TEST_CASE("thread pool: an exception in a tile reaches the caller, and the pool goes on") {
-        for (const int threads : {1, 4}) {
-            ThreadPool pool(threads);
-            for (int round = 0; round < 20; ++round) {
-                const std::string text = thrown([&] {
-                    pool.parallel_for(100, [](size_t i) {
-                        if (i % 10 == 3) throw std::runtime_error("tile " + std::to_string(i));
-                    });
-                });
-                REQUIRE(contains(text, "tile "));
-                std::atomic<int> ran{0};
-                pool.parallel_for(10, [&](size_t) { ++ran; });
-                REQUIRE(ran == 10);
-            }
-        }
-    }
-
-    TEST_CASE("thread pool: a call from inside a tile is refused, never a hang") {
-        for (const int threads : {1, 3}) {
-            ThreadPool pool(threads);
-            CHECK_THROWS_AS(pool.parallel_for(4, [&](size_t) { pool.parallel_for(2, [](size_t) {}); }),
-                            std::logic_error);
-            pool.parallel_for(2, [](size_t) {});  // outside it is allowed again
-        }
-    }
-
-    TEST_CASE("thread pool: two callers take turns") {
-        ThreadPool pool(3);
-        std::vector<std::atomic<int>> a(100), b(100);
-        const auto many = [&](std::vector<std::atomic<int>>& runs) {
-            for (int round = 0; round < 100; ++round) pool.parallel_for(runs.size(), [&](size_t i) { ++runs[i]; });
-        };
-        std::thread other([&] { many(a); });
-        many(b);
-        other.join();
-        for (size_t i = 0; i < 100; ++i) REQUIRE((a[i] == 100 && b[i] == 100));
-    }
-
-    TEST_CASE("memory account: the names of the categories differ") {
-        std::set<std::string> names;
-        for (size_t c = 0; c < kMemoryCategories; ++c) names.insert(name_of(static_cast<MemoryCategory>(c)));
-        CHECK(names.size() == kMemoryCategories);
-        CHECK_THROWS_AS(name_of(static_cast<MemoryCategory>(99)), std::logic_error);
-    }
-
-    TEST_CASE("memory account: what driver and libraries take counts from the start") {
-        MemoryAccount account(1000, 400);
-        CHECK(account.used_bytes() == 400);
-        CHECK(account.peak_bytes() == 400);
-        account.charge(MemoryCategory::ring, 600, "ring");
-        CHECK_THROWS_AS(account.charge(MemoryCategory::ring, 1, "one more"), OutOfBudget);
-        account.release(MemoryCategory::ring, 600);
-        CHECK(account.used_bytes() == 400);
-        CHECK(account.peak_bytes() == 1000);
-        MemoryAccount too_small(300, 400);  // the reserve alone is above the budget
-        CHECK(contains(thrown([&] { too_small.charge(MemoryCategory::ring, 1, "x"); }), "only 0 bytes"));
     }
 }

@@ -18,6 +18,7 @@
 
 #include "offload/host_slabs.h"
 #include "offload/layer_offload_manager.h"
+#include "tests/poisoning_source.h"
 
 namespace slab::offload {
 
@@ -44,25 +45,6 @@ inline void fill_toy(const SlabLayout& layout, int layer, std::byte* dst) {
         }
     }
 }
-
-// Spoils each slot before the copy, and fails on demand.
-class PoisoningSource final : public SlabSource {
-  public:
-    explicit PoisoningSource(SlabSource& inner) : inner_(inner) {}
-    int layers() const override { return inner_.layers(); }
-    const SlabLayout& layout(int layer) const override { return inner_.layout(layer); }
-    void enqueue(int layer, std::byte* dst, Stream& transfer) override {
-        ++enqueued;
-        fill_async(dst, 0xFF, layout(layer).total_bytes(), transfer);
-        if (layer == failing_layer) throw std::runtime_error("the source fails");
-        inner_.enqueue(layer, dst, transfer);
-    }
-    int failing_layer = -1;
-    int enqueued = 0;
-
-  private:
-    SlabSource& inner_;
-};
 
 inline constexpr size_t kState = 8;  // floats
 
