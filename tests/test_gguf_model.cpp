@@ -5,10 +5,11 @@
 #include <cstring>
 #include <map>
 
-#include "gguf_builder.h"
 #include "kernels/thread_pool.h"
-#include "temporary_files.h"
-#include "tiny_model.h"
+#include "tests/gguf_builder.h"
+#include "tests/kernel_checks.h"
+#include "tests/temporary_files.h"
+#include "tests/tiny_model.h"
 #include "train/base_tokenizer.h"
 #include "train/base_weights.h"
 #include "train/gguf_blocks.h"
@@ -27,16 +28,12 @@ using slab::test::GgufBuilder;
 using slab::test::has;
 using slab::test::put;
 using slab::test::raw;
+using slab::test::same_bits;
 namespace fs = std::filesystem;
 
 namespace {
 
 const char* const kModels[] = {"llama", "llama3", "llama_mixed", "qwen2", "qwen3", "gpt2"};
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
 
 template <class T>
 std::vector<T> read_all(BaseWeights& weights, const TensorSpec& spec, ThreadPool& pool) {

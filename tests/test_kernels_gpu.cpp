@@ -102,13 +102,13 @@ TEST_SUITE("gpu") {
                         : ref::rmsnorm_forward(ref_forward, gpu.pool());
                 centred ? ref::layernorm_backward(ref_backward, gpu.pool())
                         : ref::rmsnorm_backward(ref_backward, gpu.pool());
-                if (centred) CHECK(relative_error(mean.got(), want_mean) < kFloatTolerance);
-                CHECK(relative_error(rstd.got(), want_rstd) < kFloatTolerance);
-                CHECK(relative_error(y.got(), want_y) < kTolerance);
+                if (centred) CHECK(norm_error(mean.got(), want_mean) < kFloatTolerance);
+                CHECK(norm_error(rstd.got(), want_rstd) < kFloatTolerance);
+                CHECK(norm_error(y.got(), want_y) < kTolerance);
                 // A row of one element is constant after the norm: its gradient is nothing but rounding.
-                if (s.C > 1) CHECK(relative_error(dx.got(), want_dx) < kTolerance);
-                CHECK(relative_error(dw.got(), want_dw) < kFloatTolerance);
-                CHECK(relative_error(db.got(), want_db) < kFloatTolerance);
+                if (s.C > 1) CHECK(norm_error(dx.got(), want_dx) < kTolerance);
+                CHECK(norm_error(dw.got(), want_dw) < kFloatTolerance);
+                CHECK(norm_error(db.got(), want_db) < kFloatTolerance);
             }
         }
     }
@@ -151,12 +151,12 @@ TEST_SUITE("gpu") {
                     {want_dx.data(), want_q.data(), want_k.data(), gdy.data(), gx.data(), gq.data(), gk.data(),
                      want_rstd.data(), s.rows, s.NH, s.NKV, s.HD, width, width, width},
                     gpu.pool());
-                CHECK(relative_error(y.got(), want_y) < kTolerance);
-                CHECK(relative_error(rstd.got(), want_rstd) < kFloatTolerance);
-                CHECK(relative_error(dw_q.got(), want_q) < kFloatTolerance);
-                CHECK(relative_error(dw_k.got(), want_k) < kFloatTolerance);
+                CHECK(norm_error(y.got(), want_y) < kTolerance);
+                CHECK(norm_error(rstd.got(), want_rstd) < kFloatTolerance);
+                CHECK(norm_error(dw_q.got(), want_q) < kFloatTolerance);
+                CHECK(norm_error(dw_k.got(), want_k) < kFloatTolerance);
                 // A head of one element has no gradient but rounding.
-                if (s.HD > 1) CHECK(relative_error(out.got(), want_dx) < kTolerance);
+                if (s.HD > 1) CHECK(norm_error(out.got(), want_dx) < kTolerance);
             }
         }
     }
@@ -190,7 +190,7 @@ TEST_SUITE("gpu") {
                 ref::rotary<double>({want.data(), table.data(), used ? starts.data() : nullptr, rows, s.T_len, s.heads,
                                      s.HD, width, backward},
                                     gpu.pool());
-                CHECK(relative_error(x.got(), want) < kTolerance);
+                CHECK(norm_error(x.got(), want) < kTolerance);
             }
         }
     }
@@ -219,28 +219,28 @@ TEST_SUITE("gpu") {
                 Reals& gelu = in_place ? x : y;
                 run_twice({&gelu}, [&] { gelu_forward(gelu.data(), x.data(), n, gpu.stream); });
                 ref::gelu_forward(want.data(), gx.data(), n, gpu.pool());
-                CHECK(relative_error(gelu.got(), want) < kTolerance);
+                CHECK(norm_error(gelu.got(), want) < kTolerance);
                 x.upload();
 
                 Reals& d_gelu = in_place ? dy : y;
                 run_twice({&d_gelu}, [&] { gelu_backward(d_gelu.data(), dy.data(), x.data(), n, gpu.stream); });
                 ref::gelu_backward(want.data(), gdy.data(), gx.data(), n, gpu.pool());
-                CHECK(relative_error(d_gelu.got(), want) < kTolerance);
+                CHECK(norm_error(d_gelu.got(), want) < kTolerance);
                 run_twice({&x}, [&] {  // the other way in place, as the block does it
                     dy.upload();
                     gelu_backward(x.data(), dy.data(), x.data(), n, gpu.stream);
                 });
-                CHECK(relative_error(x.got(), want) < kTolerance);
+                CHECK(norm_error(x.got(), want) < kTolerance);
                 x.upload();
 
                 run_twice({&y}, [&] { swiglu_forward(y.data(), gate_up.data(), s.rows, s.I, gpu.stream); });
                 ref::swiglu_forward(want.data(), ggu.data(), s.rows, s.I, gpu.pool());
-                CHECK(relative_error(y.got(), want) < kTolerance);
+                CHECK(norm_error(y.got(), want) < kTolerance);
 
                 Reals& d = in_place ? gate_up : d_gate_up;
                 run_twice({&d}, [&] { swiglu_backward(d.data(), dy.data(), gate_up.data(), s.rows, s.I, gpu.stream); });
                 ref::swiglu_backward(want2.data(), gdy.data(), ggu.data(), s.rows, s.I, gpu.pool());
-                CHECK(relative_error(d.got(), want2) < kTolerance);
+                CHECK(norm_error(d.got(), want2) < kTolerance);
             }
         }
     }
@@ -303,9 +303,9 @@ TEST_SUITE("gpu") {
             ref::embedding_backward<double>({want_dwte.data(), s.positions ? want_dwpe.data() : nullptr, gdx.data(),
                                              tokens.data(), ref_used, rows, s.T_len, s.C, s.V},
                                             gpu.pool());
-            CHECK(relative_error(x.got(), want) < kTolerance);
-            CHECK(relative_error(dwte.got(), want_dwte) < kFloatTolerance);
-            CHECK(relative_error(dwpe.got(), want_dwpe) < kFloatTolerance);
+            CHECK(norm_error(x.got(), want) < kTolerance);
+            CHECK(norm_error(dwte.got(), want_dwte) < kFloatTolerance);
+            CHECK(norm_error(dwpe.got(), want_dwpe) < kFloatTolerance);
         }
     }
 
@@ -337,7 +337,7 @@ TEST_SUITE("gpu") {
                     const Doubles before = y.given();
                     Doubles sum(rows * C);
                     for (size_t i = 0; i < sum.size(); ++i) sum[i] = before[i] + want[i];
-                    CHECK(relative_error(got, sum) < kTolerance);
+                    CHECK(norm_error(got, sum) < kTolerance);
                 } else {
                     size_t different = 0;
                     for (size_t i = 0; i < want.size(); ++i) different += got[i] != to_float(to_real(want[i]));

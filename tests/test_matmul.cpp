@@ -3,7 +3,7 @@
 
 #include "kernels/matmul.h"
 #include "kernels/runtime.h"
-#include "tests/gradient_check.h"
+#include "tests/kernel_checks.h"
 
 using namespace slab;
 using namespace slab::test;
@@ -111,9 +111,9 @@ void check_gemm(bool trans_a, bool trans_b, int M, int N, int K, T alpha, T beta
     CAPTURE(M);
     CAPTURE(N);
     CAPTURE(K);
-    CHECK(relative_error(dense(C.values(), M, N, ldc), want) < tolerance);
+    CHECK(max_error(dense(C.values(), M, N, ldc), want) < tolerance);
     CHECK(padding_kept(start, C.values(), M, N, ldc));
-    CHECK(C.intact());
+    CHECK(C.surroundings_untouched());
 }
 
 }  // namespace
@@ -157,9 +157,9 @@ TEST_SUITE("cpu") {
             CAPTURE(s.K);
             CAPTURE(bias);
             CAPTURE(add);
-            CHECK(relative_error(dense(y.values(), s.rows, s.N, s.ld_y), want) < 1e-12);
+            CHECK(max_error(dense(y.values(), s.rows, s.N, s.ld_y), want) < 1e-12);
             CHECK(padding_kept(start, y.values(), s.rows, s.N, s.ld_y));
-            CHECK(y.intact());
+            CHECK(y.surroundings_untouched());
         };
         for (int flags = 0; flags < 6; ++flags) {
             for (const Shape& s : kSmall) check(s, flags % 2, flags / 2);
@@ -194,9 +194,9 @@ TEST_SUITE("cpu") {
             check_gradient("dx", in.x, dx.values(), loss, 1e-9);
             check_gradient("dw", in.w, dw.values(), loss, 1e-9);
             check_gradient("dbias", in.bias, dbias.values(), loss, 1e-9);
-            CHECK(dx.intact());
-            CHECK(dw.intact());
-            CHECK(dbias.intact());
+            CHECK(dx.surroundings_untouched());
+            CHECK(dw.surroundings_untouched());
+            CHECK(dbias.surroundings_untouched());
         }
     }
 
@@ -211,7 +211,7 @@ TEST_SUITE("cpu") {
                                                                        s.N, s.K, s.ld_x, s.ld_y, 2, accumulate},
                                            pool);
                 CHECK(padding_kept(dx_start, dx.values(), s.rows, s.K, s.ld_x));
-                CHECK(dx.intact());
+                CHECK(dx.surroundings_untouched());
                 return dense(dx.values(), s.rows, s.K, s.ld_x);
             };
             const auto backward_weight = [&](const std::vector<double>& dw_start) {
@@ -219,7 +219,7 @@ TEST_SUITE("cpu") {
                 ref::matmul_backward_weight(MatmulBackwardWeight<double>{dw.data(), in.dy.data(), in.x.data(), s.rows,
                                                                          s.N, s.K, s.ld_y, s.ld_x, 2},
                                             pool);
-                CHECK(dw.intact());
+                CHECK(dw.surroundings_untouched());
                 return dw.values();
             };
             std::vector<double> dx_want, dw_want = w_start, dbias_want = in.bias;
@@ -236,15 +236,15 @@ TEST_SUITE("cpu") {
                 for (int n = 0; n < s.N; ++n) dbias_want[n] += in.dy[i * s.ld_y + n];
             }
             const std::vector<double> nan(in.x.size(), std::numeric_limits<double>::quiet_NaN());
-            CHECK(relative_error(backward_input(nan, false), dx_want) < 1e-12);
+            CHECK(max_error(backward_input(nan, false), dx_want) < 1e-12);
             const std::vector<double> start_dense = dense(start, s.rows, s.K, s.ld_x);
             for (size_t i = 0; i < dx_want.size(); ++i) dx_want[i] += start_dense[i];
-            CHECK(relative_error(backward_input(start, true), dx_want) < 1e-12);
-            CHECK(relative_error(backward_weight(w_start), dw_want) < 1e-12);
+            CHECK(max_error(backward_input(start, true), dx_want) < 1e-12);
+            CHECK(max_error(backward_weight(w_start), dw_want) < 1e-12);
             Guarded<double> dbias(in.bias);
             ref::bias_backward<double>(dbias.data(), in.dy.data(), s.rows, s.N, s.ld_y, pool);
-            CHECK(relative_error(dbias.values(), dbias_want) < 1e-12);
-            CHECK(dbias.intact());
+            CHECK(max_error(dbias.values(), dbias_want) < 1e-12);
+            CHECK(dbias.surroundings_untouched());
         }
     }
 
@@ -256,10 +256,10 @@ TEST_SUITE("cpu") {
                                      converted<double>(in.add), converted<double>(in.dy)};
             const Results<float> got = run_on_pool(s, in, pool);
             const Results<double> want = run_on_pool(s, in_double, pool);
-            CHECK(relative_error(got.y, want.y) < 1e-5);
-            CHECK(relative_error(got.dx, want.dx) < 1e-5);
-            CHECK(relative_error(got.dw, want.dw) < 1e-5);
-            CHECK(relative_error(got.dbias, want.dbias) < 1e-5);
+            CHECK(max_error(got.y, want.y) < 1e-5);
+            CHECK(max_error(got.dx, want.dx) < 1e-5);
+            CHECK(max_error(got.dw, want.dw) < 1e-5);
+            CHECK(max_error(got.dbias, want.dbias) < 1e-5);
         }
     }
 

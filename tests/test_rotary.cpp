@@ -47,7 +47,7 @@ std::vector<double> rotated(const Shape& s, const std::vector<double>& x, const 
                           .backward = backward},
                 pool);
     CHECK(m.surroundings_untouched());
-    return m.values();
+    return m.doubles();
 }
 
 // Element i of the first half and i of the second are the parts of one complex number.
@@ -82,9 +82,9 @@ TEST_SUITE("cpu") {
             for (const std::vector<int32_t>& doc_start : {std::vector<int32_t>{}, growing_documents(s.B, s.T_len)}) {
                 const std::vector<double> y = rotated<double>(s, x, table, doc_start, false, pool);
                 // the table is float32: angles up to 130 are off by up to 1e-5
-                CHECK(relative_error(y, rotated_as_complex_numbers(s, x, 10000, doc_start)) < 1e-5);
-                CHECK(relative_error(rotated<double>(s, y, table, doc_start, true, pool), x) < 3e-7);
-                CHECK(relative_error(rotated<float>(s, x, table, doc_start, false, pool), y) < 3e-7);
+                CHECK(norm_error(y, rotated_as_complex_numbers(s, x, 10000, doc_start)) < 1e-5);
+                CHECK(norm_error(rotated<double>(s, y, table, doc_start, true, pool), x) < 3e-7);
+                CHECK(norm_error(rotated<float>(s, x, table, doc_start, false, pool), y) < 3e-7);
                 const std::vector<double> dx = rotated<double>(s, dy, table, doc_start, true, pool);
                 const auto loss = [&] { return dot(rotated<double>(s, x, table, doc_start, false, pool), dy); };
                 CHECK(gradient_error(x, dx, loss, 12) < 1e-8);
@@ -147,7 +147,7 @@ TEST_SUITE("cpu") {
                stream);
         stream.synchronize();
         ThreadPool pool(1);
-        CHECK(same_bits(m.values(), rotated<float>(s, x, table, doc_start, true, pool)));
+        CHECK(same_bits(m.doubles(), rotated<float>(s, x, table, doc_start, true, pool)));
 #endif
     }
 }

@@ -21,7 +21,7 @@
 
 #include "data/token_file.h"
 #include "kernels/cross_entropy.h"
-#include "tests/gradient_check.h"
+#include "tests/kernel_checks.h"
 #include "tests/temporary_files.h"
 #include "train/base_weights.h"
 #include "train/model.h"
@@ -275,18 +275,6 @@ inline std::string first_difference(const train::TrainedTable& table, const Outc
         if (const std::string difference = first_difference(table, *a, *b); !difference.empty())
             return name + difference;
     return "";
-}
-
-// |got - want| / |want|; infinite where one is not finite or want is zero.
-inline double norm_error(const std::vector<float>& got, const std::vector<float>& want) {
-    double difference = 0, norm = 0;
-    if (got.size() != want.size()) return INFINITY;
-    for (size_t i = 0; i < got.size(); ++i) {
-        difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
-        norm += std::pow(static_cast<double>(want[i]), 2);
-    }
-    const double error = std::sqrt(difference / norm);
-    return std::isfinite(error) ? error : INFINITY;
 }
 
 // Delays of 0 to 5 ms at about every third place of both streams.
