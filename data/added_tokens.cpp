@@ -7,7 +7,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "data/input_file.h"
+#include "data/display.h"
 #include "data/utf8.h"
 
 namespace slab::data {
@@ -37,10 +37,10 @@ size_t after_blanks(std::string_view text, size_t at) {
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) {
     std::map<std::string, AddedToken> sorted;
     for (AddedToken& token : tokens) {
-        if (token.text.size() > longest_bytes)
+        if (token.text.size() > kLongestBytes)
             throw std::runtime_error("the added token " + quote(token.text) + " has " +
                                      std::to_string(token.text.size()) + " bytes, wanted at most " +
-                                     std::to_string(longest_bytes));
+                                     std::to_string(kLongestBytes));
         if (!token.text.empty()) sorted[token.text] = std::move(token);
     }
     for (auto& [text, token] : sorted) tokens_.push_back(std::move(token));

@@ -23,15 +23,15 @@ struct AddedToken {
 
 // A part of a text: plain, or one token.
 struct TextPart {
-    static constexpr uint32_t no_token = UINT32_MAX;
+    static constexpr uint32_t kNoToken = UINT32_MAX;
     std::string_view text;
-    uint32_t token = no_token;
+    uint32_t token = kNoToken;
 };
 
 class AddedTokenFinder {
   public:
     // Searching costs up to a text's length times the longest token's, which a hostile file must not choose.
-    static constexpr size_t longest_bytes = 512;
+    static constexpr size_t kLongestBytes = 512;
 
     explicit AddedTokenFinder(std::vector<AddedToken> tokens);  // of equal texts the last counts; throws on longer ones
     bool empty() const { return tokens_.empty(); }

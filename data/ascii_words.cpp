@@ -22,18 +22,18 @@ constexpr std::array<unsigned char, 256> make_classes() {
     }
     return classes;
 }
-constexpr std::array<unsigned char, 256> classes = make_classes();
+constexpr std::array<unsigned char, 256> kClasses = make_classes();
 
 struct Ascii {
     std::string_view text;
 
     // Bits of Class; `nothing` at the end.
     unsigned at(size_t i) const {
-        return i < text.size() ? classes[static_cast<unsigned char>(text[i])] : unsigned{nothing};
+        return i < text.size() ? kClasses[static_cast<unsigned char>(text[i])] : unsigned{nothing};
     }
     // End of the run of `wanted` from `i` on.
     size_t run(size_t i, unsigned wanted) const {
-        while (i < text.size() && (classes[static_cast<unsigned char>(text[i])] & wanted) != 0) ++i;
+        while (i < text.size() && (kClasses[static_cast<unsigned char>(text[i])] & wanted) != 0) ++i;
         return i;
     }
     // `end`, if what stands there is known not to belong to the word.

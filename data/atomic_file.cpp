@@ -28,8 +28,8 @@ namespace slab::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view temporary_prefix = ".tmp-";
-constexpr std::string_view old_mark = ".old-";  // in place of the last '-': a directory that is being replaced
+constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr std::string_view kOldMark = ".old-";  // in place of the last '-': a directory that is being replaced
 
 const char* hint_for(int error) {
     switch (error) {
@@ -82,7 +82,7 @@ fs::path resolve(const fs::path& path) {
 }
 
 std::string temporary_name(size_t attempt, std::string_view separator, const std::string& name) {
-    return std::string(temporary_prefix) + std::to_string(getpid()) + "-" + std::to_string(attempt) +
+    return std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-" + std::to_string(attempt) +
            std::string(separator) + name;
 }
 
@@ -130,7 +130,7 @@ void sync_tree(const fs::path& root) {
 }
 
 // The directory `final_path` away under a temporary name, locked so that no cleaner takes it for a leftover.
-// `separator` decides what a cleaner does once the lock is gone: with old_mark it puts the directory back, with "-" it
+// `separator` decides what a cleaner does once the lock is gone: with kOldMark it puts the directory back, with "-" it
 // deletes it.
 std::pair<fs::path, int> rename_away(const fs::path& final_path, std::string_view separator) {
     const int fd = retry_interrupted([&] { return open(final_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
@@ -156,8 +156,8 @@ struct TemporaryName {
 
 // Reads `.tmp-<pid>-<n>-<name>` or `.tmp-<pid>-<n>.old-<name>`; false for any other name.
 bool parse_temporary_name(const std::string& name, TemporaryName& parsed) {
-    size_t at = temporary_prefix.size();
-    if (name.compare(0, at, temporary_prefix) != 0) return false;
+    size_t at = kTemporaryPrefix.size();
+    if (name.compare(0, at, kTemporaryPrefix) != 0) return false;
     const auto skip_digits = [&] {
         const size_t begin = at;
         while (at < name.size() && std::isdigit(static_cast<unsigned char>(name[at]))) ++at;
@@ -167,8 +167,8 @@ bool parse_temporary_name(const std::string& name, TemporaryName& parsed) {
     if (!skip_digits()) return false;
     parsed.pid = static_cast<pid_t>(std::stol(name.substr(pid_begin, at - pid_begin)));
     if (at >= name.size() || name[at++] != '-' || !skip_digits()) return false;
-    if (name.compare(at, old_mark.size(), old_mark) == 0) {
-        parsed.replaced = name.substr(at + old_mark.size());
+    if (name.compare(at, kOldMark.size(), kOldMark) == 0) {
+        parsed.replaced = name.substr(at + kOldMark.size());
         return !parsed.replaced.empty();
     }
     parsed.replaced.clear();
@@ -311,7 +311,7 @@ void AtomicDirectory::commit(Existing existing) {
     }
     std::error_code ignored;
     std::pair<fs::path, int> old{{}, -1};
-    if (fs::exists(fs::symlink_status(final_path_, ignored))) old = rename_away(final_path_, old_mark);
+    if (fs::exists(fs::symlink_status(final_path_, ignored))) old = rename_away(final_path_, kOldMark);
     if (rename(staging_path_.c_str(), final_path_.c_str()) != 0) {
         const int error = errno;
         if (old.second >= 0) {

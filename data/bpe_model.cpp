@@ -7,16 +7,16 @@
 #include <functional>
 #include <stdexcept>
 
-#include "data/input_file.h"
+#include "data/display.h"
 #include "data/utf8.h"
 
 namespace slab::data {
 namespace {
 
 // GPT-2's table: printable Latin-1 bytes are their own characters; the other 68 are, in order, U+0100 and up.
-constexpr size_t characters = 0x144;
-std::array<int, characters> byte_of_character() {
-    std::array<int, characters> table;
+constexpr size_t kCharacters = 0x144;
+std::array<int, kCharacters> byte_of_character() {
+    std::array<int, kCharacters> table;
     table.fill(-1);
     int next = 0x100;
     for (int byte = 0; byte < 256; ++byte) {
@@ -30,16 +30,16 @@ uint64_t hash_of(uint64_t pair) {
     return (pair ^ pair >> 32) * 0x9e3779b97f4a7c15u;
 }
 
-constexpr size_t short_word_tokens = 48;  // from here on the heap is faster
+constexpr size_t kShortWordTokens = 48;  // from here on the heap is faster
 
 }  // namespace
 
 std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
-    static const std::array<int, characters> table = byte_of_character();
+    static const std::array<int, kCharacters> table = byte_of_character();
     std::string bytes;
     for (size_t at = 0; at < spelling.size();) {
         const Utf8Char c = utf8_char_at(spelling, at);
-        if (c.bytes == 0 || c.code_point >= characters || table[c.code_point] < 0) return {};
+        if (c.bytes == 0 || c.code_point >= kCharacters || table[c.code_point] < 0) return {};
         bytes.push_back(static_cast<char>(table[c.code_point]));
         at += c.bytes;
     }
@@ -59,7 +59,7 @@ BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
     by_spelling.reserve(size);
     by_bytes_.reserve(size);
     bytes_.resize(size);
-    id_of_byte_.fill(none);
+    id_of_byte_.fill(kNone);
     for (uint32_t id = 0; id < size; ++id) {
         const std::string& spelling = vocabulary.spellings[id];
         if (spelling.empty()) continue;
@@ -117,13 +117,13 @@ size_t BpeModel::missing_bytes() const {
     size_t missing = 0;
     for (size_t byte = 0; byte < id_of_byte_.size(); ++byte) {
         const bool in_text = byte < 0xc0 || (byte > 0xc1 && byte < 0xf5);  // no UTF-8 has the others
-        missing += in_text && id_of_byte_[byte] == none;
+        missing += in_text && id_of_byte_[byte] == kNone;
     }
     return missing;
 }
 
 void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<uint32_t>& out) const {
-    if (word.size() >= none) throw std::runtime_error("a word of 4 GiB or more cannot be tokenized");
+    if (word.size() >= kNone) throw std::runtime_error("a word of 4 GiB or more cannot be tokenized");
     if (ignore_merges_) {
         if (const auto id = id_of_bytes(word)) {
             out.push_back(*id);
@@ -135,14 +135,14 @@ void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<
     bool after_unknown = false;
     for (const char c : word) {
         const uint32_t id = id_of_byte_[static_cast<unsigned char>(c)];
-        if (id != none) {
+        if (id != kNone) {
             ids.push_back(id);
         } else if (unknown_ && !(fuse_unknown_ && after_unknown)) {
             ids.push_back(*unknown_);
         }
-        after_unknown = id == none;
+        after_unknown = id == kNone;
     }
-    if (ids.size() <= short_word_tokens) {
+    if (ids.size() <= kShortWordTokens) {
         merge_short(scratch, out);
     } else {
         merge_long(scratch, out);
@@ -152,11 +152,11 @@ void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<
 void BpeModel::merge_short(Scratch& scratch, std::vector<uint32_t>& out) const {
     uint32_t* const ids = scratch.ids.data();  // [n]
     size_t n = scratch.ids.size();
-    std::array<const Merge*, short_word_tokens> merges;  // [n-1] of ids[i] with ids[i+1], or nullptr
+    std::array<const Merge*, kShortWordTokens> merges;  // [n-1] of ids[i] with ids[i+1], or nullptr
     for (size_t i = 0; i + 1 < n; ++i) merges[i] = find(ids[i], ids[i + 1]);
     for (;;) {
         size_t best = n;
-        uint32_t best_rank = none;
+        uint32_t best_rank = kNone;
         for (size_t i = 0; i + 1 < n; ++i) {
             if (merges[i] != nullptr && merges[i]->rank < best_rank) {
                 best = i;
@@ -211,12 +211,12 @@ void BpeModel::merge_long(Scratch& scratch, std::vector<uint32_t>& out) const {
         heap.pop_back();
         const auto left = static_cast<uint32_t>(place);
         const uint32_t right = next[left];
-        if (ids[left] == none || right == n || (static_cast<uint64_t>(ids[left]) << 32 | ids[right]) != pair) continue;
+        if (ids[left] == kNone || right == n || (static_cast<uint64_t>(ids[left]) << 32 | ids[right]) != pair) continue;
         ids[left] = find(ids[left], ids[right])->result;
-        ids[right] = none;
+        ids[right] = kNone;
         next[left] = next[right];
         if (next[left] != n) previous[next[left]] = left;
-        if (previous[left] != none) push(previous[left]);
+        if (previous[left] != kNone) push(previous[left]);
         push(left);
     }
     for (uint32_t i = 0; i < n; i = next[i]) out.push_back(ids[i]);

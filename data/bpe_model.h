@@ -52,10 +52,10 @@ class BpeModel {
     size_t missing_bytes() const;  // how many of the byte values that UTF-8 has have no token
 
   private:
-    static constexpr uint32_t none = UINT32_MAX;
+    static constexpr uint32_t kNone = UINT32_MAX;
     struct Merge {
         uint64_t pair = UINT64_MAX;  // left id << 32 | right id
-        uint32_t rank = none, result = none;
+        uint32_t rank = kNone, result = kNone;
     };
     const Merge* find(uint32_t left, uint32_t right) const;
     void add_merge(uint32_t left, uint32_t right, uint32_t rank, uint32_t result);
@@ -64,7 +64,7 @@ class BpeModel {
 
     std::vector<std::string> bytes_;                           // [ids]
     std::unordered_map<std::string_view, uint32_t> by_bytes_;  // views into bytes_
-    std::array<uint32_t, 256> id_of_byte_;                     // none where the vocabulary lacks it
+    std::array<uint32_t, 256> id_of_byte_;                     // kNone where the vocabulary lacks it
     std::vector<Merge> merges_;                                // open addressing, a power of two, at most half full
     int shift_ = 0;                                            // of the hash, so that it indexes merges_
     bool ignore_merges_, fuse_unknown_;

@@ -18,14 +18,14 @@ namespace {
 // are nearly all; others are merged each time.
 class WordCache {
   public:
-    static constexpr size_t longest_word_bytes = 30, most_ids = 7;
+    static constexpr size_t kLongestWordBytes = 30, kMostIds = 7;
     struct alignas(64) Line {
         std::array<uint64_t, 4> key{};  // the word's length, its bytes, zeros; all 0: empty
         uint32_t count = 0;
-        std::array<uint32_t, most_ids> ids{};
+        std::array<uint32_t, kMostIds> ids{};
     };
 
-    // 1 <= word.size() <= longest_word_bytes.
+    // 1 <= word.size() <= kLongestWordBytes.
     static std::array<uint64_t, 4> key_of(std::string_view word) {
         std::array<uint64_t, 4> key{};
         auto* bytes = reinterpret_cast<char*>(key.data());
@@ -40,15 +40,15 @@ class WordCache {
     Line& line_of(const std::array<uint64_t, 4>& key) {
         uint64_t hash = 0;
         for (const uint64_t part : key) hash = (std::rotl(hash, 23) ^ part) * 0x9e3779b97f4a7c15u;
-        return lines_[hash >> (64 - log2_lines)];
+        return lines_[hash >> (64 - kLog2Lines)];
     }
 
   private:
-    static constexpr int log2_lines = 15;
-    std::vector<Line> lines_ = std::vector<Line>(size_t{1} << log2_lines);
+    static constexpr int kLog2Lines = 15;
+    std::vector<Line> lines_ = std::vector<Line>(size_t{1} << kLog2Lines);
 };
 
-constexpr size_t parallel_piece_bytes = size_t{1} << 18;
+constexpr size_t kParallelPieceBytes = size_t{1} << 18;
 
 // Of spellings with the same normal form the first counts; in `tokenizers` it is now one, now another.
 std::vector<AddedToken> chosen(const std::vector<AddedToken>& tokens, bool normalized, bool nfc) {
@@ -131,7 +131,7 @@ void BpeTokenizer::split(std::string_view text, SpecialTokens special, std::vect
     // Views into `normal_forms` follow, so it must not grow beyond what is reserved.
     normal_forms.reserve(raw.size());
     for (const TextPart& part : raw) {
-        if (part.token != TextPart::no_token) {
+        if (part.token != TextPart::kNoToken) {
             parts.push_back(part);
             continue;
         }
@@ -151,7 +151,7 @@ void BpeTokenizer::encode_plain(std::string_view text, Worker& worker, std::vect
             const size_t end = worker.scanner.word_end(valid, at);
             const std::string_view word = valid.substr(at, end - at);
             at = end;
-            if (word.size() > WordCache::longest_word_bytes) {
+            if (word.size() > WordCache::kLongestWordBytes) {
                 model_.encode_word(word, worker.scratch, out);
                 continue;
             }
@@ -163,7 +163,7 @@ void BpeTokenizer::encode_plain(std::string_view text, Worker& worker, std::vect
             }
             const size_t before = out.size();
             model_.encode_word(word, worker.scratch, out);
-            if (const size_t count = out.size() - before; count <= WordCache::most_ids) {
+            if (const size_t count = out.size() - before; count <= WordCache::kMostIds) {
                 line.key = key;
                 line.count = static_cast<uint32_t>(count);
                 std::copy(out.begin() + static_cast<std::ptrdiff_t>(before), out.end(), line.ids.begin());
@@ -186,11 +186,11 @@ std::vector<uint32_t> BpeTokenizer::encode_parallel(std::string_view text, Speci
     std::vector<std::string> normal_forms;
     split(text, special, parts, normal_forms);
     std::vector<uint32_t> ids;
-    if (threads <= 1 || text.size() < 2 * parallel_piece_bytes) {
+    if (threads <= 1 || text.size() < 2 * kParallelPieceBytes) {
         const Lease worker(*this);
         ids.reserve(text.size() / 4);
         for (const TextPart& part : parts) {
-            if (part.token == TextPart::no_token) {
+            if (part.token == TextPart::kNoToken) {
                 encode_plain(part.text, *worker, ids);
             } else {
                 ids.push_back(part.token);
@@ -204,8 +204,8 @@ std::vector<uint32_t> BpeTokenizer::encode_parallel(std::string_view text, Speci
     std::vector<size_t> piece_begins = {0};
     size_t piece_bytes = 0;
     for (TextPart part : parts) {
-        while (part.token == TextPart::no_token && piece_bytes + part.text.size() > parallel_piece_bytes) {
-            const size_t here = PreTokenizer::safe_cut(part.text, parallel_piece_bytes - piece_bytes);
+        while (part.token == TextPart::kNoToken && piece_bytes + part.text.size() > kParallelPieceBytes) {
+            const size_t here = PreTokenizer::safe_cut(part.text, kParallelPieceBytes - piece_bytes);
             cut.push_back({part.text.substr(0, here)});
             piece_begins.push_back(cut.size());
             piece_bytes = 0;
@@ -215,7 +215,7 @@ std::vector<uint32_t> BpeTokenizer::encode_parallel(std::string_view text, Speci
         if (part.text.empty()) continue;
         cut.push_back(part);
         piece_bytes += part.text.size();
-        if (piece_bytes >= parallel_piece_bytes) {
+        if (piece_bytes >= kParallelPieceBytes) {
             piece_begins.push_back(cut.size());
             piece_bytes = 0;
         }
@@ -227,7 +227,7 @@ std::vector<uint32_t> BpeTokenizer::encode_parallel(std::string_view text, Speci
     for_each_piece(pieces, threads, [&](size_t i) {
         const Lease worker(*this);
         for (size_t p = piece_begins[i]; p < piece_begins[i + 1]; ++p) {
-            if (cut[p].token == TextPart::no_token) {
+            if (cut[p].token == TextPart::kNoToken) {
                 encode_plain(cut[p].text, *worker, ids_of[i]);
             } else {
                 ids_of[i].push_back(cut[p].token);
@@ -261,11 +261,6 @@ std::optional<uint32_t> BpeTokenizer::id_of(std::string_view special_token) cons
     const auto found = added_by_text_.find(special_token);
     if (found == added_by_text_.end()) return {};
     return found->second;
-}
-
-bool BpeTokenizer::is_special(uint32_t token) const {
-    const auto found = added_by_id_.find(token);
-    return found != added_by_id_.end() && found->second.special;
 }
 
 std::string BpeTokenizer::description() const {

@@ -45,7 +45,6 @@ class BpeTokenizer final : public Tokenizer {
     std::optional<uint32_t> bos() const override { return bos_; }
     std::optional<uint32_t> eos() const override { return eos_; }
     bool adds_bos() const override { return adds_bos_; }
-    bool is_special(uint32_t token) const override;
     const std::string& chat_template() const override { return chat_template_; }
     std::string description() const override;
 

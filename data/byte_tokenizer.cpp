@@ -4,7 +4,7 @@
 namespace slab::data {
 namespace {
 
-constexpr std::string_view end_of_text_spelling = "<|endoftext|>";
+constexpr std::string_view kEndOfTextSpelling = "<|endoftext|>";
 
 void append_bytes(std::string_view text, std::vector<uint32_t>& tokens) {
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
@@ -12,49 +12,38 @@ void append_bytes(std::string_view text, std::vector<uint32_t>& tokens) {
 
 }  // namespace
 
-std::vector<uint32_t> ByteTokenizer::encode(std::string_view text) {
-    std::vector<uint32_t> tokens;
-    tokens.reserve(text.size());
-    append_bytes(text, tokens);
-    return tokens;
-}
-
-std::string ByteTokenizer::decode(std::span<const uint32_t> tokens) {
-    return BytesAsTokens().decode(tokens);
-}
-
-std::vector<uint32_t> BytesAsTokens::encode(std::string_view text, SpecialTokens special) const {
+std::vector<uint32_t> ByteTokenizer::encode(std::string_view text, SpecialTokens special) const {
     std::vector<uint32_t> tokens;
     tokens.reserve(text.size());
     while (special == SpecialTokens::parse) {
-        const size_t at = text.find(end_of_text_spelling);
+        const size_t at = text.find(kEndOfTextSpelling);
         if (at == std::string_view::npos) break;
         append_bytes(text.substr(0, at), tokens);
-        tokens.push_back(ByteTokenizer::end_of_text);
-        text.remove_prefix(at + end_of_text_spelling.size());
+        tokens.push_back(kEndOfText);
+        text.remove_prefix(at + kEndOfTextSpelling.size());
     }
     append_bytes(text, tokens);
     return tokens;
 }
 
-std::string BytesAsTokens::decode(std::span<const uint32_t> tokens, bool show_special) const {
+std::string ByteTokenizer::decode(std::span<const uint32_t> tokens, bool show_special) const {
     std::string text;
     text.reserve(tokens.size());
     for (const uint32_t id : tokens) {
         if (id < 256) text.push_back(static_cast<char>(id));
-        if (show_special && id == ByteTokenizer::end_of_text) text += end_of_text_spelling;
+        if (show_special && id == kEndOfText) text += kEndOfTextSpelling;
     }
     return text;
 }
 
-std::optional<uint32_t> BytesAsTokens::id_of(std::string_view special_token) const {
-    if (special_token == end_of_text_spelling) return ByteTokenizer::end_of_text;
+std::optional<uint32_t> ByteTokenizer::id_of(std::string_view special_token) const {
+    if (special_token == kEndOfTextSpelling) return kEndOfText;
     return {};
 }
 
-std::string BytesAsTokens::description() const {
-    return "bytes, " + std::to_string(ByteTokenizer::vocabulary_size) + " tokens (0 to 255 the bytes, " +
-           std::to_string(ByteTokenizer::end_of_text) + " after each document)";
+std::string ByteTokenizer::description() const {
+    return "bytes, " + std::to_string(kVocabularySize) + " tokens (0 to 255 the bytes, " + std::to_string(kEndOfText) +
+           " after each document)";
 }
 
 }  // namespace slab::data

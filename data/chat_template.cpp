@@ -2,6 +2,7 @@
 #include "data/chat_template.h"
 
 #include <stdexcept>
+#include <string_view>
 
 #include "data/utf8.h"
 
@@ -9,11 +10,11 @@ namespace slab::data {
 
 namespace {
 
-constexpr const char* im_start = "<|im_start|>";
-constexpr const char* im_end = "<|im_end|>";
-constexpr const char* start_header = "<|start_header_id|>";
-constexpr const char* end_header = "<|end_header_id|>";
-constexpr const char* end_of_turn = "<|eot_id|>";
+constexpr const char* kImStart = "<|im_start|>";
+constexpr const char* kImEnd = "<|im_end|>";
+constexpr const char* kStartHeader = "<|start_header_id|>";
+constexpr const char* kEndHeader = "<|end_header_id|>";
+constexpr const char* kEndOfTurn = "<|eot_id|>";
 
 bool holds(std::string_view text, std::string_view part) {
     return text.find(part) != std::string_view::npos;
@@ -23,12 +24,12 @@ std::optional<ChatFormat> recognise(const Tokenizer& tokenizer) {
     const std::string& jinja = tokenizer.chat_template();
     if (!jinja.empty()) {
         // Phi's form has im_start and im_end too, with im_sep between.
-        if (holds(jinja, im_start) && holds(jinja, im_end) && !holds(jinja, "<|im_sep|>")) return ChatFormat::chatml;
-        if (holds(jinja, start_header) && holds(jinja, end_of_turn)) return ChatFormat::llama3;
+        if (holds(jinja, kImStart) && holds(jinja, kImEnd) && !holds(jinja, "<|im_sep|>")) return ChatFormat::chatml;
+        if (holds(jinja, kStartHeader) && holds(jinja, kEndOfTurn)) return ChatFormat::llama3;
         return std::nullopt;  // a form of its own: the special tokens would mislead
     }
-    if (tokenizer.id_of(im_start) && tokenizer.id_of(im_end)) return ChatFormat::chatml;
-    if (tokenizer.id_of(start_header) && tokenizer.id_of(end_header) && tokenizer.id_of(end_of_turn))
+    if (tokenizer.id_of(kImStart) && tokenizer.id_of(kImEnd)) return ChatFormat::chatml;
+    if (tokenizer.id_of(kStartHeader) && tokenizer.id_of(kEndHeader) && tokenizer.id_of(kEndOfTurn))
         return ChatFormat::llama3;
     return std::nullopt;
 }
@@ -37,10 +38,10 @@ std::optional<ChatFormat> recognise(const Tokenizer& tokenizer) {
 // braces and escapes is taken: anything else may be computed.
 std::string default_system_of(std::string_view jinja) {
     for (const std::string_view line_end : {"\\n", "\n"}) {
-        const std::string opening = std::string(im_start) + "system" + std::string(line_end);
+        const std::string opening = std::string(kImStart) + "system" + std::string(line_end);
         for (size_t at = jinja.find(opening); at != std::string_view::npos; at = jinja.find(opening, at + 1)) {
             const std::string_view rest = jinja.substr(at + opening.size());
-            const std::string_view text = rest.substr(0, rest.find(im_end));
+            const std::string_view text = rest.substr(0, rest.find(kImEnd));
             if (text.size() < rest.size() && !text.empty() && text.find_first_of("'\"{}\\") == std::string_view::npos)
                 return std::string(text);
         }
@@ -85,15 +86,15 @@ std::optional<ChatTemplate> ChatTemplate::find(const Tokenizer& tokenizer, const
     ChatTemplate result;
     result.format_ = *format;
     if (*format == ChatFormat::chatml) {
-        result.begin_ = required(tokenizer, im_start, "ChatML");
-        result.end_ = required(tokenizer, im_end, "ChatML");
+        result.begin_ = required(tokenizer, kImStart, "ChatML");
+        result.end_ = required(tokenizer, kImEnd, "ChatML");
         if (recognise(tokenizer) == format) result.default_system_ = default_system_of(jinja);
         const bool wants_bos = jinja.empty() ? tokenizer.adds_bos() : holds(jinja, "bos_token");
         if (wants_bos && tokenizer.bos() != result.begin_) result.bos_ = tokenizer.bos();
     } else {
-        result.begin_ = required(tokenizer, start_header, "Llama 3");
-        result.middle_ = required(tokenizer, end_header, "Llama 3");
-        result.end_ = required(tokenizer, end_of_turn, "Llama 3");
+        result.begin_ = required(tokenizer, kStartHeader, "Llama 3");
+        result.middle_ = required(tokenizer, kEndHeader, "Llama 3");
+        result.end_ = required(tokenizer, kEndOfTurn, "Llama 3");
         result.bos_ = tokenizer.id_of("<|begin_of_text|>");
     }
     return result;

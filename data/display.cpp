@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "data/utf8.h"
+
 namespace slab::data {
 
 std::string count_text(uint64_t n) {
@@ -39,26 +41,33 @@ std::string counted(uint64_t n, std::string_view what) {
     return count_text(n) + " " + std::string(what) + (n == 1 ? "" : "s");
 }
 
+std::string quote(std::string_view text) {
+    constexpr size_t longest = 200;
+    constexpr char digits[] = "0123456789abcdef";
+    std::string out = "\"";
+    for (const char c : text.substr(0, longest)) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte < 0x20 || byte == 0x7f) {
+            out += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+        } else {
+            out += c;
+        }
+    }
+    if (text.size() > longest) out += "...";
+    return out + "\"";
+}
+
 std::string printable_text(std::string_view text) {
-    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
     std::string shown;
     for (size_t at = 0; at < text.size();) {
-        const unsigned char c = byte(at);
-        const size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-        bool good = length != 0 && length <= text.size() - at;
-        for (size_t i = 1; good && i < length; ++i) good = (byte(at + i) & 0xc0) == 0x80;
-        if (length == 1) good = (c >= 0x20 && c != 0x7f) || c == '\n' || c == '\t';
-        // The other controls begin with c2; e0, f0 begin forms that are too long, ed surrogates, f4 what is beyond
-        // Unicode.
-        if (good && (c == 0xc2 || c == 0xe0)) good = byte(at + 1) >= 0xa0;
-        if (good && c == 0xed) good = byte(at + 1) < 0xa0;
-        if (good && c == 0xf0) good = byte(at + 1) >= 0x90;
-        if (good && c == 0xf4) good = byte(at + 1) < 0x90;
+        const auto [c, bytes] = utf8_char_at(text, at);
+        const bool control = c < 0x20 || (c >= 0x7f && c < 0xa0);
+        const bool good = bytes != 0 && (!control || c == '\n' || c == '\t');
         if (good)
-            shown += text.substr(at, length);
+            shown += text.substr(at, bytes);
         else
             shown += "\xef\xbf\xbd";
-        at += good ? length : 1;
+        at += good ? bytes : 1;
     }
     return shown;
 }

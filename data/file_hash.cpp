@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "data/hash.h"
 #include "data/input_file.h"
 
 namespace slab::data {

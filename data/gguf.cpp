@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "data/display.h"
 #include "data/gguf_cursor.h"
 #include "data/gguf_value.h"
 

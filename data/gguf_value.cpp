@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "data/display.h"
+
 namespace slab::data {
 namespace {
 

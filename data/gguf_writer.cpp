@@ -14,11 +14,11 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
 constexpr uint32_t kVersion = 3;
-constexpr size_t kAlignment_bytes = 32;
+constexpr size_t kAlignmentBytes = 32;
 enum ValueType : uint32_t { kFloat32 = 6, kString = 8 };
 
 size_t align_up(size_t bytes) {
-    return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
+    return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
 template <class T>

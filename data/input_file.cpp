@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -88,22 +87,6 @@ std::string InputFile::read_all(std::string_view what, size_t most_bytes) const 
     std::string content(size_bytes_, '\0');
     read(0, content.data(), content.size(), what);
     return content;
-}
-
-std::string quote(std::string_view text) {
-    constexpr size_t longest = 200;
-    constexpr char digits[] = "0123456789abcdef";
-    std::string out = "\"";
-    for (const char c : text.substr(0, longest)) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (byte < 0x20 || byte == 0x7f) {
-            out += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
-        } else {
-            out += c;
-        }
-    }
-    if (text.size() > longest) out += "...";
-    return out + "\"";
 }
 
 }  // namespace slab::data

@@ -1,5 +1,5 @@
-// A file opened for reading at given offsets, and the two things every parser of foreign files here shares:
-// reads that either fill the destination or throw, and foreign text made fit for an error message.
+// A file opened for reading at given offsets, as every parser of foreign files here reads: the destination is filled or
+// the read throws.
 //
 // Why pread and not mmap: a file that shrinks or sits on a failing disk then gives an error that names the file and
 // the offset, where a mapping would kill the process with SIGBUS. Invariant: nothing is read past `size_bytes()`,
@@ -39,8 +39,5 @@ class InputFile {
     size_t size_bytes_ = 0;
     int64_t changed_ns_ = 0;  // when the file was last written to, at opening
 };
-
-// Text from a file, in quotes, with control bytes written as \xNN and the end of long text left out.
-std::string quote(std::string_view text);
 
 }  // namespace slab::data

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "data/display.h"
 #include "data/input_file.h"
 
 namespace slab::data {
@@ -33,7 +34,7 @@ struct NotingIterator {
     bool operator!=(const NotingIterator& other) const { return at != other.at; }
 };
 
-constexpr std::string_view blanks = " \t\r\n", punctuation = "[]{}:,", ends_word = " \t\r\n[]{}:,\"";
+constexpr std::string_view kBlanks = " \t\r\n", kPunctuation = "[]{}:,", kEndsWord = " \t\r\n[]{}:,\"";
 
 // Where the token begins that ends at `end` or holds that byte; `end` itself when it is a blank.
 size_t token_begin(std::string_view text, size_t end) {
@@ -43,10 +44,10 @@ size_t token_begin(std::string_view text, size_t end) {
         if (text[at] == '"') {
             for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
             ++at;
-        } else if (blanks.find(text[at]) != blanks.npos || punctuation.find(text[at]) != punctuation.npos) {
+        } else if (kBlanks.find(text[at]) != kBlanks.npos || kPunctuation.find(text[at]) != kPunctuation.npos) {
             ++at;
         } else {
-            at = std::min(text.find_first_of(ends_word, at), text.size());
+            at = std::min(text.find_first_of(kEndsWord, at), text.size());
         }
     }
     return begin;
@@ -87,7 +88,7 @@ size_t place_of(const Complaint& complaint, std::string_view text, size_t read) 
     const std::string& problem = complaint.problem;
     if (problem.starts_with("unexpected end of input")) return text.size();
     // A word like "tru" is known to be wrong by what follows it.
-    if (problem == "invalid literal" && read > 1 && ends_word.find(text[read - 1]) != ends_word.npos) --read;
+    if (problem == "invalid literal" && read > 1 && kEndsWord.find(text[read - 1]) != kEndsWord.npos) --read;
     // Within a text the byte that was read last is wrong, else the whole token that it is of.
     if (problem.starts_with("invalid string") && problem.find("missing closing quote") == problem.npos && read > 0)
         return read - 1;
@@ -101,8 +102,8 @@ std::string_view token_at(std::string_view text, size_t at) {
     if (text[at] == '"') {
         while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
         ++end;
-    } else if (punctuation.find(text[at]) == punctuation.npos) {
-        end = text.find_first_of(ends_word, end);
+    } else if (kPunctuation.find(text[at]) == kPunctuation.npos) {
+        end = text.find_first_of(kEndsWord, end);
     }
     return text.substr(at, end - at);
 }
@@ -122,7 +123,7 @@ std::string hint_for(std::string_view text, size_t at, const Complaint& complain
     for (const char* word : {"NaN", "Infinity", "-Infinity", "None", "True", "False"})
         if (found == word) return "JSON knows true, false and null, and finite numbers only";
     if (place.is_line && complaint.expected == "end of input") return "one record a line, and nothing behind it";
-    const size_t before = text.substr(0, at).find_last_not_of(blanks);
+    const size_t before = text.substr(0, at).find_last_not_of(kBlanks);
     if ((found[0] == '}' || found[0] == ']') && before != text.npos && text[before] == ',')
         return "remove the comma before it";
     return "";

@@ -13,10 +13,10 @@ namespace slab::data {
 namespace {
 
 // Hangul: a syllable is first consonant, vowel, optional last consonant, by arithmetic (Unicode Standard, 3.12).
-constexpr uint32_t syllables = 0xac00, consonants = 0x1100, vowels = 0x1161,
-                   finals = 0x11a7;  // finals: index 0 is none
-constexpr uint32_t consonant_count = 19, vowel_count = 21, final_count = 28;
-constexpr uint32_t syllable_count = consonant_count * vowel_count * final_count;
+constexpr uint32_t kSyllables = 0xac00, kConsonants = 0x1100, kVowels = 0x1161,
+                   kFinals = 0x11a7;  // finals: index 0 is none
+constexpr uint32_t kConsonantCount = 19, kVowelCount = 21, kFinalCount = 28;
+constexpr uint32_t kSyllableCount = kConsonantCount * kVowelCount * kFinalCount;
 
 // The entry of a sorted table of ranges that holds c, or nullptr.
 template <typename Table>
@@ -27,11 +27,11 @@ auto range_of(const Table& table, uint32_t c) -> decltype(&table[0]) {
 }
 
 bool may_change(uint32_t c) {
-    return c >= 0x300 && range_of(nfc_tables::uncertain, c) != nullptr;
+    return c >= 0x300 && range_of(nfc_tables::kUncertain, c) != nullptr;
 }
 
 uint8_t combining_class(uint32_t c) {
-    const auto* range = range_of(nfc_tables::classes, c);
+    const auto* range = range_of(nfc_tables::kClasses, c);
     return range == nullptr ? 0 : range->combining_class;
 }
 
@@ -41,16 +41,16 @@ struct Mark {
 };
 
 void decompose(uint32_t c, std::vector<Mark>& out) {
-    if (c - syllables < syllable_count) {
-        const uint32_t index = c - syllables;
-        out.push_back({consonants + index / (vowel_count * final_count), 0});
-        out.push_back({vowels + index / final_count % vowel_count, 0});
-        if (index % final_count != 0) out.push_back({finals + index % final_count, 0});
+    if (c - kSyllables < kSyllableCount) {
+        const uint32_t index = c - kSyllables;
+        out.push_back({kConsonants + index / (kVowelCount * kFinalCount), 0});
+        out.push_back({kVowels + index / kFinalCount % kVowelCount, 0});
+        if (index % kFinalCount != 0) out.push_back({kFinals + index % kFinalCount, 0});
         return;
     }
-    const auto* found = std::lower_bound(std::begin(nfc_tables::decompositions), std::end(nfc_tables::decompositions),
+    const auto* found = std::lower_bound(std::begin(nfc_tables::kDecompositions), std::end(nfc_tables::kDecompositions),
                                          c, [](const auto& entry, uint32_t wanted) { return entry.composed < wanted; });
-    if (found == std::end(nfc_tables::decompositions) || found->composed != c) {
+    if (found == std::end(nfc_tables::kDecompositions) || found->composed != c) {
         out.push_back({c, combining_class(c)});
         return;
     }
@@ -62,7 +62,7 @@ void decompose(uint32_t c, std::vector<Mark>& out) {
 const std::vector<nfc_tables::Decomposition>& compositions() {
     static const auto table = [] {
         std::vector<nfc_tables::Decomposition> sorted;
-        for (const auto& entry : nfc_tables::decompositions)
+        for (const auto& entry : nfc_tables::kDecompositions)
             if (entry.composes) sorted.push_back(entry);
         std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
             return std::pair(a.first, a.second) < std::pair(b.first, b.second);
@@ -74,11 +74,11 @@ const std::vector<nfc_tables::Decomposition>& compositions() {
 
 // 0 when the two do not compose.
 uint32_t compose(uint32_t first, uint32_t second) {
-    if (first - consonants < consonant_count && second - vowels < vowel_count)
-        return syllables + ((first - consonants) * vowel_count + (second - vowels)) * final_count;
-    if (first - syllables < syllable_count && (first - syllables) % final_count == 0 && second > finals &&
-        second < finals + final_count)
-        return first + (second - finals);
+    if (first - kConsonants < kConsonantCount && second - kVowels < kVowelCount)
+        return kSyllables + ((first - kConsonants) * kVowelCount + (second - kVowels)) * kFinalCount;
+    if (first - kSyllables < kSyllableCount && (first - kSyllables) % kFinalCount == 0 && second > kFinals &&
+        second < kFinals + kFinalCount)
+        return first + (second - kFinals);
     const auto wanted = std::pair(first, second);
     const auto& table = compositions();
     const auto found = std::lower_bound(table.begin(), table.end(), wanted, [](const auto& entry, const auto& pair) {

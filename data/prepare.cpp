@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
 #include <stdexcept>
 
 #include "data/display.h"
@@ -20,7 +19,7 @@ namespace {
 constexpr size_t kBatchBytes = size_t{4} << 20, kBatchLines = size_t{1} << 14;
 
 uint8_t bits(bool target, bool start) {
-    return static_cast<uint8_t>((target ? mask_target : 0) | (start ? mask_document_start : 0));
+    return static_cast<uint8_t>((target ? kMaskTarget : 0) | (start ? kMaskDocumentStart : 0));
 }
 
 // Where text may be cut behind piece_bytes without changing its tokens: behind a line feed that stands alone. Behind

@@ -13,8 +13,8 @@ std::string preview_row(const TokenFile& file, size_t row, size_t T, const Token
     std::vector<uint32_t> tokens(full_end);
     std::vector<uint8_t> bits(full_end);
     file.read(first, full_end, tokens.data(), bits.data());
-    const auto starts_document = [&](size_t i) { return (bits[i] & mask_document_start) != 0; };
-    const auto target = [&](size_t i) { return (bits[i] & mask_target) != 0 && !starts_document(i); };
+    const auto starts_document = [&](size_t i) { return (bits[i] & kMaskDocumentStart) != 0; };
+    const auto target = [&](size_t i) { return (bits[i] & kMaskTarget) != 0 && !starts_document(i); };
     const size_t end = file.row_tokens() != 0 ? filling_begin(tokens, bits) : full_end;
     size_t targets = 0;
     for (size_t i = 0; i < end; ++i) targets += target(i);

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "data/display.h"
 #include "data/json_file.h"
 
 namespace slab::data {
@@ -254,14 +254,6 @@ void RecordReader::check_kind(const Record& record) {
         fail(where(record.line), "the record has \"" + std::string(name_of(record.kind)) + "\"",
              std::string(name_of(*kind_)) + " as in line " + std::to_string(kind_line_) +
                  ": a file holds records of one kind");
-}
-
-std::optional<Record> RecordReader::next() {
-    const auto lines = next_lines(1, 1);
-    if (lines.empty()) return std::nullopt;
-    Record record = parse(lines.front());
-    check_kind(record);
-    return record;
 }
 
 }  // namespace slab::data

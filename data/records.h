@@ -56,11 +56,9 @@ class RecordReader {
   public:
     explicit RecordReader(const std::filesystem::path& path);
 
-    std::optional<Record> next();  // nothing at the end of the file
-
-    // next() in three steps, of which the second may be several threads' at once: the lines that are not blank up to
-    // some `most_bytes` and `most_lines` (>= 1), at least one, none at the end of the file; what a line says; and, in
-    // the lines' order, that its kind is the file's.
+    // Three steps, of which the second may be several threads' at once: the lines that are not blank up to some
+    // `most_bytes` and `most_lines` (>= 1), at least one, none at the end of the file; what a line says; and, in the
+    // lines' order, that its kind is the file's.
     std::vector<RecordLine> next_lines(size_t most_bytes, size_t most_lines);
     Record parse(const RecordLine& line) const;
     void check_kind(const Record& record);

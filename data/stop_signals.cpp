@@ -30,7 +30,7 @@ const std::atomic<bool>& watch_stop_signals() {
 }
 
 int end_as_signalled(int code) {
-    if (code != exit_interrupted || stop_signal == 0) return code;
+    if (code != kExitInterrupted || stop_signal == 0) return code;
     std::signal(stop_signal, SIG_DFL);
     std::raise(stop_signal);
     return code;

@@ -10,7 +10,7 @@
 
 namespace slab::data {
 
-constexpr int exit_interrupted = 130;  // as a shell says of a process that SIGINT ended
+constexpr int kExitInterrupted = 130;  // as a shell says of a process that SIGINT ended
 
 struct Interrupted {};  // no std::exception: it is nobody's error, and what handles errors lets it pass
 
@@ -25,7 +25,7 @@ inline std::function<void()> stop_check(const std::atomic<bool>& flag) {
 // ignored when the program starts (nohup) stays ignored.
 const std::atomic<bool>& watch_stop_signals();
 
-// To be called last: returns `code`, or, when that is exit_interrupted, ends the process by the signal that came. So
+// To be called last: returns `code`, or, when that is kExitInterrupted, ends the process by the signal that came. So
 // whoever started it sees 128 + the signal's number, and a script's Ctrl-C ends the script too.
 int end_as_signalled(int code);
 

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "data/file_hash.h"
+#include "data/hash.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;
@@ -18,9 +19,9 @@ static_assert(std::endian::native == std::endian::little, "tokens are read as th
 
 namespace {
 
-constexpr const char* make_hint = "make it with build/tokenize";
-constexpr size_t buffer_bytes = size_t{1} << 20;
-constexpr size_t piece_elems = size_t{1} << 18;  // of a file that is gone through from end to end
+constexpr const char* kMakeHint = "make it with build/tokenize";
+constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kPieceElems = size_t{1} << 18;  // of a file that is gone through from end to end
 
 [[noreturn]] void fail(const fs::path& path, size_t offset_bytes, const std::string& found, const std::string& wanted,
                        const std::string& hint) {
@@ -41,10 +42,10 @@ int32_t header_word(const std::byte* file, size_t index) {
 // What a stranger's first word most likely is, said in the error so that the user sees which file was mixed up.
 std::string describe_magic(int32_t magic) {
     const int32_t swapped = static_cast<int32_t>(__builtin_bswap32(static_cast<uint32_t>(magic)));
-    for (const int32_t known : {token_magic_uint16, token_magic_uint32, mask_magic})
+    for (const int32_t known : {kTokenMagicUint16, kTokenMagicUint32, kMaskMagic})
         if (swapped == known) return "magic " + std::to_string(known) + " in big-endian byte order";
-    if (magic == mask_magic) return "the magic of a mask file";
-    if (magic == token_magic_uint16 || magic == token_magic_uint32) return "the magic of a token file";
+    if (magic == kMaskMagic) return "the magic of a mask file";
+    if (magic == kTokenMagicUint16 || magic == kTokenMagicUint32) return "the magic of a token file";
     return "magic " + std::to_string(magic);
 }
 
@@ -65,7 +66,7 @@ Kind check_file(const fs::path& path, const std::byte* file, size_t file_bytes, 
              "version " + std::to_string(kind->version) + " for magic " + std::to_string(magic), hint);
     if (claimed < 0) fail(path, 8, "a count of " + std::to_string(claimed), "a count of tokens, 0 or more", hint);
     count = static_cast<size_t>(claimed);
-    const size_t wanted_bytes = token_header_bytes + count * kind->element_bytes;  // below 2^34: no overflow
+    const size_t wanted_bytes = kTokenHeaderBytes + count * kind->element_bytes;  // below 2^34: no overflow
     const std::string by_header = bytes_text(wanted_bytes) + " in all, since the header counts " +
                                   std::to_string(count) + " tokens of " + bytes_text(kind->element_bytes);
     if (file_bytes < wanted_bytes)
@@ -77,32 +78,32 @@ Kind check_file(const fs::path& path, const std::byte* file, size_t file_bytes, 
 }
 
 // Where the mask's header says what made the file, in words of 4 bytes.
-constexpr size_t origin_vocabulary = 4, origin_fingerprint = 5, origin_mark = 7, origin_name = 8;
-constexpr int32_t origin_magic = 0x6b6e6574;
-constexpr size_t longest_name_bytes = 511;
+constexpr size_t kOriginVocabulary = 4, kOriginFingerprint = 5, kOriginMark = 7, kOriginName = 8;
+constexpr int32_t kOriginMagic = 0x6b6e6574;
+constexpr size_t kLongestNameBytes = 511;
 
 std::optional<TokenOrigin> origin_in(const std::byte* header) {
-    if (header_word(header, origin_mark) != origin_magic) return {};
+    if (header_word(header, kOriginMark) != kOriginMagic) return {};
     TokenOrigin origin;
-    std::memcpy(&origin.fingerprint, header + origin_fingerprint * sizeof(int32_t), sizeof origin.fingerprint);
-    origin.vocabulary_size = static_cast<uint32_t>(header_word(header, origin_vocabulary));
-    const char* const name = reinterpret_cast<const char*>(header + origin_name * sizeof(int32_t));
-    origin.name.assign(name, std::find(name, name + longest_name_bytes, '\0'));
+    std::memcpy(&origin.fingerprint, header + kOriginFingerprint * sizeof(int32_t), sizeof origin.fingerprint);
+    origin.vocabulary_size = static_cast<uint32_t>(header_word(header, kOriginVocabulary));
+    const char* const name = reinterpret_cast<const char*>(header + kOriginName * sizeof(int32_t));
+    origin.name.assign(name, std::find(name, name + kLongestNameBytes, '\0'));
     return origin;
 }
 
 // Opens the file and reads its header, which it must be long enough for.
 std::shared_ptr<const InputFile> open_with_header(const fs::path& path,
-                                                  std::array<std::byte, token_header_bytes>& header) {
+                                                  std::array<std::byte, kTokenHeaderBytes>& header) {
     std::shared_ptr<const InputFile> file;
     try {
         file = std::make_shared<const InputFile>(path);
     } catch (const std::runtime_error& error) {
-        throw std::runtime_error(std::string(error.what()) + ". Hint: " + make_hint + ", or check the path.");
+        throw std::runtime_error(std::string(error.what()) + ". Hint: " + kMakeHint + ", or check the path.");
     }
-    if (file->size_bytes() < token_header_bytes)
-        fail(path, file->size_bytes(), "the end of the file", "a header of " + bytes_text(token_header_bytes),
-             make_hint);
+    if (file->size_bytes() < kTokenHeaderBytes)
+        fail(path, file->size_bytes(), "the end of the file", "a header of " + bytes_text(kTokenHeaderBytes),
+             kMakeHint);
     file->read(0, header.data(), header.size(), "header");
     return file;
 }
@@ -116,12 +117,12 @@ fs::path mask_path_for(const fs::path& token_path) {
 }
 
 TokenFile::TokenFile(const fs::path& path) : path_(path) {
-    std::array<std::byte, token_header_bytes> header;
+    std::array<std::byte, kTokenHeaderBytes> header;
     token_file_ = open_with_header(path, header);
-    const std::array kinds = {Kind{token_magic_uint16, token_version_uint16, sizeof(uint16_t)},
-                              Kind{token_magic_uint32, token_version_uint32, sizeof(uint32_t)}};
+    const std::array kinds = {Kind{kTokenMagicUint16, kTokenVersionUint16, sizeof(uint16_t)},
+                              Kind{kTokenMagicUint32, kTokenVersionUint32, sizeof(uint32_t)}};
     const Kind kind = check_file(path, header.data(), token_file_->size_bytes(), kinds,
-                                 "magic 20240520 (uint16 tokens) or 20240801 (uint32 tokens)", make_hint, size_);
+                                 "magic 20240520 (uint16 tokens) or 20240801 (uint32 tokens)", kMakeHint, size_);
     token_bytes_ = kind.element_bytes;
     scan_tokens();
     // Whatever stands under the mask's name counts, a dangling link too: leaving out a mask that the user sees would
@@ -132,7 +133,6 @@ TokenFile::TokenFile(const fs::path& path) : path_(path) {
         open_mask(mask_path);
     } else {
         target_count_ = size_;
-        document_count_ = size_ > 0 ? 1 : 0;
     }
 }
 
@@ -154,7 +154,7 @@ void TokenFile::read_tokens(size_t begin, size_t count, uint32_t* tokens) const 
     if (memory_)
         std::copy_n(memory_->tokens_.data() + begin * token_bytes_, bytes, stored);
     else
-        token_file_->read(token_header_bytes + begin * token_bytes_, stored, bytes, "tokens");
+        token_file_->read(kTokenHeaderBytes + begin * token_bytes_, stored, bytes, "tokens");
     if (token_bytes_ == sizeof(uint32_t)) return;
     for (size_t i = 0; i < count; ++i) {
         uint16_t token;
@@ -168,10 +168,10 @@ void TokenFile::read_mask(size_t begin, size_t count, uint8_t* bits) const {
     if (memory_) {
         std::copy_n(memory_->mask_.data() + begin, count, bits);
     } else if (has_mask_) {
-        mask_file_->read(token_header_bytes + begin, bits, count, "mask");
+        mask_file_->read(kTokenHeaderBytes + begin, bits, count, "mask");
     } else {
-        std::fill_n(bits, count, mask_target);
-        if (begin == 0 && count > 0) bits[0] |= mask_document_start;
+        std::fill_n(bits, count, kMaskTarget);
+        if (begin == 0 && count > 0) bits[0] |= kMaskDocumentStart;
     }
 }
 
@@ -182,7 +182,7 @@ void TokenFile::read(size_t begin, size_t count, uint32_t* tokens, uint8_t* bits
 
 template <class F>
 void TokenFile::for_each_token(F&& f) const {
-    std::vector<uint32_t> tokens(std::min(size_, piece_elems));
+    std::vector<uint32_t> tokens(std::min(size_, kPieceElems));
     for (size_t begin = 0; begin < size_; begin += tokens.size()) {
         const size_t count = std::min(tokens.size(), size_ - begin);
         read_tokens(begin, count, tokens.data());
@@ -199,13 +199,13 @@ void TokenFile::scan_tokens() {
 }
 
 void TokenFile::open_mask(const fs::path& mask_path) {
-    std::array<std::byte, token_header_bytes> header;
+    std::array<std::byte, kTokenHeaderBytes> header;
     mask_file_ = open_with_header(mask_path, header);
     has_mask_ = true;
     const std::string hint = "make it anew with build/tokenize, or remove it if every token is a target";
     size_t count = 0;
-    check_file(mask_path, header.data(), mask_file_->size_bytes(), std::array{Kind{mask_magic, mask_version, 1}},
-               "magic " + std::to_string(mask_magic) + " (a mask file)", hint, count);
+    check_file(mask_path, header.data(), mask_file_->size_bytes(), std::array{Kind{kMaskMagic, kMaskVersion, 1}},
+               "magic " + std::to_string(kMaskMagic) + " (a mask file)", hint, count);
     if (count != size_)
         fail(mask_path, 8, "a count of " + std::to_string(count),
              "the " + std::to_string(size_) + " tokens of " + path_.string(), hint);
@@ -218,18 +218,17 @@ void TokenFile::open_mask(const fs::path& mask_path) {
 }
 
 void TokenFile::scan_mask(const fs::path& mask_path, const std::string& hint) {
-    std::vector<uint8_t> bits(std::min(size_, piece_elems));
+    std::vector<uint8_t> bits(std::min(size_, kPieceElems));
     std::optional<std::pair<size_t, uint8_t>> no_row_start;  // the first row that starts no document, and its byte
     for (size_t begin = 0; begin < size_; begin += bits.size()) {
         const size_t count = std::min(bits.size(), size_ - begin);
         read_mask(begin, count, bits.data());
         for (size_t i = 0; i < count; ++i) {
-            if (bits[i] & ~(mask_target | mask_document_start))
-                fail(mask_path, token_header_bytes + begin + i, "mask byte " + std::to_string(bits[i]),
+            if (bits[i] & ~(kMaskTarget | kMaskDocumentStart))
+                fail(mask_path, kTokenHeaderBytes + begin + i, "mask byte " + std::to_string(bits[i]),
                      "0 to 3 (bit 0: a target, bit 1: a document starts)", hint);
-            target_count_ += (bits[i] & mask_target) != 0;
-            document_count_ += (bits[i] & mask_document_start) != 0;
-            if (row_tokens_ != 0 && (begin + i) % row_tokens_ == 0 && !(bits[i] & mask_document_start) && !no_row_start)
+            target_count_ += (bits[i] & kMaskTarget) != 0;
+            if (row_tokens_ != 0 && (begin + i) % row_tokens_ == 0 && !(bits[i] & kMaskDocumentStart) && !no_row_start)
                 no_row_start = {begin + i, bits[i]};
         }
     }
@@ -238,7 +237,7 @@ void TokenFile::scan_mask(const fs::path& mask_path, const std::string& hint) {
     if (size_ <= row_tokens_ || (size_ - 1) % row_tokens_ != 0)
         fail(mask_path, 12, row_length, "one that divides the " + std::to_string(size_) + " tokens less one", hint);
     if (no_row_start)
-        fail(mask_path, token_header_bytes + no_row_start->first, "mask byte " + std::to_string(no_row_start->second),
+        fail(mask_path, kTokenHeaderBytes + no_row_start->first, "mask byte " + std::to_string(no_row_start->second),
              "2 or 3: the header has " + row_length + ", and a row starts a document", hint);
 }
 
@@ -252,7 +251,7 @@ std::vector<bool> TokenFile::ids() const {
 
 uint64_t TokenFile::content_hash() const {
     uint64_t hash = row_tokens_ + 0x9e3779b97f4a7c15u;
-    std::vector<uint32_t> tokens(std::min(size_, piece_elems));
+    std::vector<uint32_t> tokens(std::min(size_, kPieceElems));
     std::vector<uint8_t> bits(tokens.size());
     for (size_t begin = 0; begin < size_; begin += tokens.size()) {
         const size_t count = std::min(tokens.size(), size_ - begin);
@@ -262,53 +261,35 @@ uint64_t TokenFile::content_hash() const {
     return hash ^ size_;
 }
 
-uint32_t TokenFile::token(size_t i) const {
-    uint32_t token = 0;
-    read_tokens(i, 1, &token);
-    return token;
-}
-
-bool TokenFile::is_target(size_t i) const {
-    uint8_t bits = 0;
-    read_mask(i, 1, &bits);
-    return (bits & mask_target) != 0;
-}
-
-bool TokenFile::starts_document(size_t i) const {
-    uint8_t bits = 0;
-    read_mask(i, 1, &bits);
-    return (bits & mask_document_start) != 0;
-}
-
 namespace {
 
 // Goes in first, with a count of 0, and again at the end with the true one.
 void write_header(AtomicFile& file, int32_t magic, int32_t version, size_t count, size_t row_tokens = 0,
                   const std::optional<TokenOrigin>& origin = {}) {
-    std::array<int32_t, token_header_int32s> header{};
+    std::array<int32_t, kTokenHeaderInt32s> header{};
     header[0] = magic;
     header[1] = version;
     header[2] = static_cast<int32_t>(count);
     header[3] = static_cast<int32_t>(row_tokens);
     if (origin) {
-        header[origin_mark] = origin_magic;
-        header[origin_vocabulary] = static_cast<int32_t>(origin->vocabulary_size);
-        std::memcpy(&header[origin_fingerprint], &origin->fingerprint, sizeof origin->fingerprint);
-        std::memcpy(&header[origin_name], origin->name.data(), std::min(origin->name.size(), longest_name_bytes));
+        header[kOriginMark] = kOriginMagic;
+        header[kOriginVocabulary] = static_cast<int32_t>(origin->vocabulary_size);
+        std::memcpy(&header[kOriginFingerprint], &origin->fingerprint, sizeof origin->fingerprint);
+        std::memcpy(&header[kOriginName], origin->name.data(), std::min(origin->name.size(), kLongestNameBytes));
     }
     if (file.size_bytes() == 0) {
-        file.write(header.data(), token_header_bytes);
+        file.write(header.data(), kTokenHeaderBytes);
     } else {
-        file.overwrite(0, header.data(), token_header_bytes);
+        file.overwrite(0, header.data(), kTokenHeaderBytes);
     }
 }
 
 void check_token(const fs::path& path, size_t size, size_t token_bytes, uint32_t token, uint8_t mask_bits) {
     if (token_bytes == sizeof(uint16_t) && token > UINT16_MAX)
         throw std::logic_error("token " + std::to_string(token) + " is larger than was announced");
-    if (mask_bits & ~(mask_target | mask_document_start)) throw std::logic_error("a mask byte has two bits");
-    if (size == max_tokens_per_file)
-        throw std::runtime_error(path.string() + ": more than " + std::to_string(max_tokens_per_file) +
+    if (mask_bits & ~(kMaskTarget | kMaskDocumentStart)) throw std::logic_error("a mask byte has two bits");
+    if (size == kMaxTokensPerFile)
+        throw std::runtime_error(path.string() + ": more than " + std::to_string(kMaxTokensPerFile) +
                                  " tokens, wanted at most that many in a file. Hint: split the text over several, or " +
                                  "pack short records with --sample-packing.");
 }
@@ -330,10 +311,10 @@ void TokenMemory::append(uint32_t token, uint8_t mask_bits) {
 
 size_t filling_begin(std::span<const uint32_t> tokens, std::span<const uint8_t> bits) {
     size_t last = tokens.size();  // where the last document begins
-    while (last > 0 && (last == tokens.size() || (bits[last] & mask_document_start) == 0)) --last;
+    while (last > 0 && (last == tokens.size() || (bits[last] & kMaskDocumentStart) == 0)) --last;
     if (last == 0) return tokens.size();
     for (size_t i = last; i < tokens.size(); ++i) {
-        const bool target = i > last && (bits[i] & mask_target) != 0;  // a document's first token is none
+        const bool target = i > last && (bits[i] & kMaskTarget) != 0;  // a document's first token is none
         if (target || tokens[i] != tokens[last]) return tokens.size();
     }
     return last;
@@ -357,7 +338,7 @@ void TokenFileWriter::append(uint32_t token, uint8_t mask_bits) {
     if (token >= ids_.size()) ids_.resize(size_t{token} + 1);
     ids_[token] = true;
     ++size_;
-    if (token_buffer_.size() >= buffer_bytes) flush();
+    if (token_buffer_.size() >= kBufferBytes) flush();
 }
 
 void TokenFileWriter::set_origin(TokenOrigin origin) {
@@ -375,11 +356,11 @@ void TokenFileWriter::flush() {
 void TokenFileWriter::prepare() {
     flush();
     const bool narrow = token_bytes_ == sizeof(uint16_t);
-    write_header(token_file_, narrow ? token_magic_uint16 : token_magic_uint32,
-                 narrow ? token_version_uint16 : token_version_uint32, size_);
+    write_header(token_file_, narrow ? kTokenMagicUint16 : kTokenMagicUint32,
+                 narrow ? kTokenVersionUint16 : kTokenVersionUint32, size_);
     token_file_.prepare();
     if (mask_file_) {
-        write_header(*mask_file_, mask_magic, mask_version, size_, row_tokens_, origin_);
+        write_header(*mask_file_, kMaskMagic, kMaskVersion, size_, row_tokens_, origin_);
         mask_file_->prepare();
     }
     prepared_ = true;
@@ -398,14 +379,6 @@ void TokenFileWriter::commit() {
         fs::remove(mask_path_for(token_path_));
     }
     token_file_.commit();
-}
-
-void write_token_file(const fs::path& token_path, std::span<const uint32_t> tokens, std::span<const uint8_t> mask) {
-    if (!mask.empty() && mask.size() != tokens.size()) throw std::logic_error("a mask needs one byte a token");
-    const uint32_t largest = tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end());
-    TokenFileWriter writer(token_path, largest, !mask.empty());
-    for (size_t i = 0; i < tokens.size(); ++i) writer.append(tokens[i], mask.empty() ? mask_target : mask[i]);
-    writer.commit();
 }
 
 }  // namespace slab::data

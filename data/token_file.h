@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,13 +31,13 @@
 
 namespace slab::data {
 
-constexpr size_t token_header_int32s = 256;
-constexpr size_t token_header_bytes = token_header_int32s * sizeof(int32_t);
-constexpr int32_t token_magic_uint16 = 20240520, token_version_uint16 = 1;
-constexpr int32_t token_magic_uint32 = 20240801, token_version_uint32 = 7;
-constexpr int32_t mask_magic = 0x6d626c73, mask_version = 1;
-constexpr uint8_t mask_target = 1, mask_document_start = 2;
-constexpr size_t max_tokens_per_file = INT32_MAX;  // the count is an int32
+constexpr size_t kTokenHeaderInt32s = 256;
+constexpr size_t kTokenHeaderBytes = kTokenHeaderInt32s * sizeof(int32_t);
+constexpr int32_t kTokenMagicUint16 = 20240520, kTokenVersionUint16 = 1;
+constexpr int32_t kTokenMagicUint32 = 20240801, kTokenVersionUint32 = 7;
+constexpr int32_t kMaskMagic = 0x6d626c73, kMaskVersion = 1;
+constexpr uint8_t kMaskTarget = 1, kMaskDocumentStart = 2;
+constexpr size_t kMaxTokensPerFile = INT32_MAX;  // the count is an int32
 
 // dir/F.bin -> dir/F.mask; any other name gets `.mask` appended.
 std::filesystem::path mask_path_for(const std::filesystem::path& token_path);
@@ -88,20 +88,15 @@ class TokenFile {
     TokenFile(std::filesystem::path name, TokenMemory memory);
 
     size_t size() const { return size_; }
-    // Tokens [begin, begin + count) and, a byte each, their mask: the bits mask_target (all have it without a mask) and
-    // mask_document_start (without a mask: only token 0). begin + count <= size().
+    // Tokens [begin, begin + count) and, a byte each, their mask: the bits kMaskTarget (all have it without a mask) and
+    // kMaskDocumentStart (without a mask: only token 0). begin + count <= size().
     void read(size_t begin, size_t count, uint32_t* tokens, uint8_t* bits) const;
-    // One at a time, each a read of its own. i < size()
-    uint32_t token(size_t i) const;
-    bool is_target(size_t i) const;
-    bool starts_document(size_t i) const;
     bool has_mask() const { return has_mask_; }
     const std::filesystem::path& path() const { return path_; }
     size_t token_bytes() const { return token_bytes_; }          // 2 or 4
     uint32_t max_token() const { return max_token_; }            // 0 for an empty file
     size_t max_token_index() const { return max_token_index_; }  // where it first occurs, for errors about vocabularies
     size_t target_count() const { return target_count_; }
-    size_t document_count() const { return document_count_; }
     size_t row_tokens() const { return row_tokens_; }                     // T of a file made of rows; 0: a stream
     const std::optional<TokenOrigin>& origin() const { return origin_; }  // nothing when the file does not say
     // Which ids occur, up to max_token(). Reads every token.
@@ -124,7 +119,7 @@ class TokenFile {
     bool has_mask_ = false;
     size_t size_ = 0, token_bytes_ = 0;
     uint32_t max_token_ = 0;
-    size_t max_token_index_ = 0, target_count_ = 0, document_count_ = 0, row_tokens_ = 0;
+    size_t max_token_index_ = 0, target_count_ = 0, row_tokens_ = 0;
     std::optional<TokenOrigin> origin_;
 };
 
@@ -141,7 +136,7 @@ class TokenFileWriter final : public TokenSink {
     TokenFileWriter(const std::filesystem::path& token_path, uint32_t largest_token, bool with_mask,
                     size_t row_tokens = 0);
 
-    void append(uint32_t token, uint8_t mask_bits = mask_target) override;
+    void append(uint32_t token, uint8_t mask_bits = kMaskTarget) override;
     size_t size() const override { return size_; }
     size_t token_bytes() const { return token_bytes_; }
     const std::vector<bool>& ids() const { return ids_; }  // that have come so far, up to the largest
@@ -166,9 +161,5 @@ class TokenFileWriter final : public TokenSink {
     std::vector<std::byte> token_buffer_;  // whole tokens not yet written
     std::vector<uint8_t> mask_buffer_;
 };
-
-// The whole file at once. An empty `mask` writes no mask; otherwise one byte a token.
-void write_token_file(const std::filesystem::path& token_path, std::span<const uint32_t> tokens,
-                      std::span<const uint8_t> mask = {});
 
 }  // namespace slab::data

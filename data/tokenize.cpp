@@ -84,10 +84,10 @@ struct Options {
     throw std::runtime_error(message);
 }
 
-constexpr size_t max_text_bytes = max_tokens_per_file;  // of one text, which is held in memory
+constexpr size_t kMaxTextBytes = kMaxTokensPerFile;  // of one text, which is held in memory
 
 [[noreturn]] void refuse_long(const std::string& name, const std::string& bytes) {
-    refuse(name + ": has " + bytes + " bytes, wanted a text of at most " + std::to_string(max_text_bytes) +
+    refuse(name + ": has " + bytes + " bytes, wanted a text of at most " + std::to_string(kMaxTextBytes) +
            ". Hint: split it into several files and give them all.");
 }
 
@@ -115,7 +115,7 @@ std::string read_document(const std::string& name, int stdin_fd, const Check& ch
     std::error_code ignored;
     if (!standard_input && fs::is_regular_file(name, ignored)) {
         const InputFile file(name);
-        if (file.size_bytes() > max_text_bytes) refuse_long(name, std::to_string(file.size_bytes()));
+        if (file.size_bytes() > kMaxTextBytes) refuse_long(name, std::to_string(file.size_bytes()));
         return file.read_all("text");
     }
     const auto refuse_reading = [&](int error) {
@@ -136,11 +136,11 @@ std::string read_document(const std::string& name, int stdin_fd, const Check& ch
         if (got < 0) error = errno;
         if (got <= 0) break;
         text.append(buffer.data(), static_cast<size_t>(got));
-        if (text.size() > max_text_bytes) break;
+        if (text.size() > kMaxTextBytes) break;
     }
     if (error != 0) refuse_reading(error);
-    if (text.size() > max_text_bytes)
-        refuse_long(standard_input ? "standard input" : name, "more than " + std::to_string(max_text_bytes));
+    if (text.size() > kMaxTextBytes)
+        refuse_long(standard_input ? "standard input" : name, "more than " + std::to_string(kMaxTextBytes));
     return text;
 }
 
@@ -421,7 +421,7 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
         if (!out.flush()) refuse("the files are written, but this report could not be printed (is the disk full?)");
     } catch (const Interrupted&) {
         err << "tokenize: interrupted; nothing was written\n";
-        return exit_interrupted;
+        return kExitInterrupted;
     } catch (const std::exception& error) {
         err << "tokenize: " << error.what() << "\n";
         return 1;

@@ -9,7 +9,7 @@ namespace slab::data {
 
 // Returns the exit code. `stdin_fd` is read where a file is called `-`. check is called between pieces of work, also
 // while a pipe gives nothing, until the first output is renamed; it may throw Interrupted, which leaves no file and
-// returns exit_interrupted (stop_signals.h).
+// returns kExitInterrupted (stop_signals.h).
 int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& out, std::ostream& err,
                  const std::function<void()>& check = {});
 

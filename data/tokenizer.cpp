@@ -2,12 +2,12 @@
 #include "data/tokenizer.h"
 
 #include <algorithm>
-#include <bit>
 #include <stdexcept>
 #include <system_error>
 
 #include "data/byte_tokenizer.h"
 #include "data/gguf.h"
+#include "data/hash.h"
 #include "data/tokenizer_gguf.h"
 #include "data/tokenizer_json.h"
 
@@ -20,7 +20,7 @@ std::vector<uint32_t> Tokenizer::encode_parallel(std::string_view text, SpecialT
 
 uint64_t Tokenizer::fingerprint(const std::vector<bool>& ids) const {
     uint64_t hash = 0xcbf29ce484222325u;
-    const auto add = [&](uint64_t word) { hash = std::rotl((hash ^ word) * 0xff51afd7ed558ccdu, 31); };
+    const auto add = [&](uint64_t word) { hash = hash_with(hash, word); };
     for (uint32_t id = 0; id < std::min(ids.size(), vocabulary_size()); ++id) {
         if (!ids[id]) continue;
         const std::string text = decode({{id}}, true);
@@ -33,7 +33,7 @@ uint64_t Tokenizer::fingerprint(const std::vector<bool>& ids) const {
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& from) {
-    if (from == "bytes") return std::make_unique<BytesAsTokens>();
+    if (from == "bytes") return std::make_unique<ByteTokenizer>();
     std::error_code error;
     const bool directory = fs::is_directory(from, error);
     if (!directory && !fs::exists(from, error))

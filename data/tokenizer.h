@@ -34,7 +34,6 @@ class Tokenizer {
     virtual std::optional<uint32_t> bos() const = 0;
     virtual std::optional<uint32_t> eos() const = 0;  // ends a text and separates documents
     virtual bool adds_bos() const = 0;                // whether the model expects bos() before a text (Llama 3: yes)
-    virtual bool is_special(uint32_t token) const = 0;
     // The file's own chat template (Jinja text), or empty. Only looked at to recognise ChatML and Llama 3.
     virtual const std::string& chat_template() const = 0;
     // A number that tells whether the ids i with ids[i] mean the same text in two tokenizers, wherever they are from;

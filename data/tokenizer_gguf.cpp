@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "data/bpe_tokenizer.h"
-#include "data/input_file.h"
+#include "data/display.h"
 
 namespace slab::data {
 namespace {

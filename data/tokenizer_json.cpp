@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "data/bpe_tokenizer.h"
+#include "data/display.h"
 #include "data/input_file.h"
 #include "data/json_file.h"
 

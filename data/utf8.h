@@ -62,6 +62,17 @@ inline size_t valid_utf8_bytes(std::string_view text) {
     return at;
 }
 
+// How many of the last bytes are the beginning of a character that more bytes may complete: 0 to 3.
+inline size_t unfinished_utf8_bytes(std::string_view text) {
+    for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+        const auto c = static_cast<unsigned char>(text[text.size() - back]);
+        if ((c & 0xc0) == 0x80) continue;  // goes on with a character
+        const size_t length = c < 0xc2 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 1;
+        return length > back ? back : 0;
+    }
+    return 0;
+}
+
 inline void append_utf8(std::string& text, uint32_t code_point) {
     const auto add = [&](uint32_t byte) { text.push_back(static_cast<char>(byte)); };
     if (code_point < 0x80) {

@@ -32,7 +32,7 @@ using namespace cpu;
 
 namespace {
 
-constexpr size_t kAlignment_bytes = 256;
+constexpr size_t kAlignmentBytes = 256;
 
 double milliseconds(Clock::duration d) {
     return std::chrono::duration<double, std::milli>(d).count();
@@ -41,8 +41,8 @@ double milliseconds(Clock::duration d) {
 std::byte* allocate(size_t bytes, const std::string& what, const char* kind) {
     if (bytes == 0) return nullptr;
     const size_t rounded_bytes =
-        bytes > SIZE_MAX - kAlignment_bytes ? 0 : (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
-    void* memory = rounded_bytes == 0 ? nullptr : std::aligned_alloc(kAlignment_bytes, rounded_bytes);
+        bytes > SIZE_MAX - kAlignmentBytes ? 0 : (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    void* memory = rounded_bytes == 0 ? nullptr : std::aligned_alloc(kAlignmentBytes, rounded_bytes);
     if (memory == nullptr) {
         throw std::runtime_error("out of host memory: '" + what + "' (" + kind + ") needs " + std::to_string(bytes) +
                                  " bytes, which the system refused. Hint: free memory, or lift the limit (ulimit -v)");

@@ -143,7 +143,7 @@ Device::State::State(const DeviceOptions& options)
     available_bytes = free_bytes + context.bytes;
     memory = std::make_unique<MemoryAccount>(
         options.budget_bytes != 0 ? options.budget_bytes : available_bytes - free_bytes / 20,
-        context.bytes + kLibraries_bytes);
+        context.bytes + kLibrariesBytes);
 }
 
 void Device::State::make_current() const {

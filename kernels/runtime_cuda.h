@@ -30,7 +30,7 @@ ContextMemory open_context(int device_index);
 
 // What kernels and matrix library take beyond the context once their code is loaded, which happens at first use, and
 // what the driver adds in rounding each buffer up to its granularity of 2 MiB. An allowance: the plan is made before.
-inline constexpr size_t kLibraries_bytes = size_t{64} << 20;
+inline constexpr size_t kLibrariesBytes = size_t{64} << 20;
 
 struct Device::State {
     explicit State(const DeviceOptions& options);

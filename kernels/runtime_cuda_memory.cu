@@ -23,9 +23,9 @@ namespace slab {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kRegistered_bytes = 1024 * kMiB;  // the most that one cudaHostRegister gets
-constexpr size_t kTouched_bytes = 16 * kMiB;       // what one tile of the pool touches
-constexpr size_t kPage_bytes = 4096;
+constexpr size_t kRegisteredBytes = 1024 * kMiB;  // the most that one cudaHostRegister gets
+constexpr size_t kTouchedBytes = 16 * kMiB;       // what one tile of the pool touches
+constexpr size_t kPageBytes = 4096;
 
 // What the driver counts of one GPU.
 class ManagementLibrary {
@@ -201,12 +201,12 @@ void lock_pages(Device& device, std::byte* data, size_t bytes, const std::string
     Device::State& state = device.state();
     state.pinned.charge(bytes, what);
     state.make_current();
-    for (size_t at = 0; at < bytes; at += kRegistered_bytes) {
-        const size_t piece_bytes = std::min(kRegistered_bytes, bytes - at);
+    for (size_t at = 0; at < bytes; at += kRegisteredBytes) {
+        const size_t piece_bytes = std::min(kRegisteredBytes, bytes - at);
         const cudaError_t error = cudaHostRegister(data + at, piece_bytes, cudaHostRegisterPortable);
         if (error == cudaSuccess) continue;
         (void)cudaGetLastError();  // else the next launch would report it
-        for (size_t locked = 0; locked < at; locked += kRegistered_bytes) CUDA_WARN(cudaHostUnregister(data + locked));
+        for (size_t locked = 0; locked < at; locked += kRegisteredBytes) CUDA_WARN(cudaHostUnregister(data + locked));
         state.pinned.release(bytes);
         throw PinnedLimit(pinned_limit_text(
             what, bytes, state.pinned.used_bytes() + at,
@@ -223,7 +223,7 @@ void unlock_pages(Device& device, std::byte* data, size_t bytes) {
         state.locked_bytes.erase(data);
     }
     CUDA_WARN(cudaSetDevice(state.index));
-    for (size_t at = 0; at < bytes; at += kRegistered_bytes) CUDA_WARN(cudaHostUnregister(data + at));
+    for (size_t at = 0; at < bytes; at += kRegisteredBytes) CUDA_WARN(cudaHostUnregister(data + at));
     state.pinned.release(bytes);
 }
 
@@ -235,13 +235,13 @@ size_t Device::State::copyable_bytes(const void* host, size_t bytes) {
     --range;
     const auto offset_bytes = static_cast<size_t>(first - range->first);
     if (offset_bytes >= range->second) return bytes;  // pageable
-    return std::min(bytes, kRegistered_bytes - offset_bytes % kRegistered_bytes);
+    return std::min(bytes, kRegisteredBytes - offset_bytes % kRegisteredBytes);
 }
 
 PinnedBuffer::PinnedBuffer(Device& device, size_t bytes, const std::string& what) : bytes_(bytes) {
     HostMemory memory(bytes, device.numa_node(), what);
-    device.pool().parallel_ranges(bytes, kTouched_bytes, [&memory](size_t begin, size_t end) {
-        for (size_t at = begin; at < end; at += kPage_bytes) memory.data()[at] = std::byte{0};
+    device.pool().parallel_ranges(bytes, kTouchedBytes, [&memory](size_t begin, size_t end) {
+        for (size_t at = begin; at < end; at += kPageBytes) memory.data()[at] = std::byte{0};
     });
     lock_pages(device, memory.data(), bytes, what);
     device_ = &device;

@@ -11,14 +11,14 @@ namespace slab::offload {
 
 namespace {
 
-constexpr size_t kTile_bytes = size_t{1} << 20;
+constexpr size_t kTileBytes = size_t{1} << 20;
 
 // On a GPU the pool has nothing else to do while training, and one thread alone is slower than the link. On the CPU
 // backend the pool belongs to the kernels of the compute stream: sharing it would order two streams by accident.
 void copy_on_host(std::byte* to, const std::byte* from, size_t bytes, Stream& stream) {
     if constexpr (kBackend == Backend::cuda) {
         stream.enqueue("stage", [=](ThreadPool& pool) {
-            pool.parallel_ranges(bytes, kTile_bytes,
+            pool.parallel_ranges(bytes, kTileBytes,
                                  [=](size_t begin, size_t end) { std::memcpy(to + begin, from + begin, end - begin); });
         });
     } else {

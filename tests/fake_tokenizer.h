@@ -47,7 +47,6 @@ class FakeTokenizer final : public data::Tokenizer {
     std::optional<uint32_t> bos() const override { return id_of(bos_text); }
     std::optional<uint32_t> eos() const override { return id_of(eos_text); }
     bool adds_bos() const override { return with_bos; }
-    bool is_special(uint32_t token) const override { return token >= 256; }
     const std::string& chat_template() const override { return jinja; }
     std::string description() const override { return "bytes and special tokens of a test"; }
 };

@@ -255,8 +255,6 @@ TEST_SUITE("cpu") {
         CHECK(tokenizer.decode(Ids{300, 301}, true) == "<a><a>b");
         CHECK(tokenizer.id_of("<a>") == 300);
         CHECK_FALSE(tokenizer.id_of("<b>").has_value());
-        CHECK(tokenizer.is_special(300));
-        CHECK_FALSE(tokenizer.is_special(301));
         CHECK(tokenizer.vocabulary_size() == 306);
 
         BpeTokenizerParts parts = byte_parts({{.text = "e\u0301", .id = 300, .normalized = true}});

@@ -8,6 +8,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "tests/temporary_files.h"
+#include "tests/token_files.h"
 #include "train/data_loader.h"
 
 using namespace slab;
@@ -23,7 +24,7 @@ constexpr int T = 5;
 TokenFile counting_file(const FreshDirectory& dir, uint32_t tokens) {
     std::vector<uint32_t> ids(tokens);
     std::iota(ids.begin(), ids.end(), 0u);
-    data::write_token_file(dir.path / "count.bin", ids);
+    write_token_file(dir.path / "count.bin", ids);
     return TokenFile(dir.path / "count.bin");
 }
 
@@ -46,7 +47,7 @@ bool is_permutation_of_all(std::vector<int> rows, int first = 0) {
 TEST_SUITE("cpu") {
     TEST_CASE("data loader: a file made of rows wants its own length") {
         data::TokenMemory memory(100, T);
-        for (uint32_t i = 0; i <= 2 * T; ++i) memory.append(i, i % T == 0 ? data::mask_document_start : 1);
+        for (uint32_t i = 0; i <= 2 * T; ++i) memory.append(i, i % T == 0 ? data::kMaskDocumentStart : 1);
         const TokenFile file("rows.bin", std::move(memory));
         DataLoader loader(file, T, 100, 1, false);
         CHECK(loader.rows() == 2);
@@ -140,11 +141,11 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("data loader: the mask takes targets away, and a document neither predicts nor sees the one before") {
         const FreshDirectory dir;
-        constexpr uint8_t t = data::mask_target, d = data::mask_document_start;
+        constexpr uint8_t t = data::kMaskTarget, d = data::kMaskDocumentStart;
         //                                     row 0                 row 1                   the last target
         const std::vector<uint32_t> tokens = {10, 11, 12, 13, 14, /**/ 15, 16, 17, 18, 19, /**/ 20};
         const std::vector<uint8_t> mask = {d | t, t, 0, d | t, t, /**/ t, d | t, 0, d, t, /**/ t};
-        data::write_token_file(dir.path / "f.bin", tokens, mask);
+        write_token_file(dir.path / "f.bin", tokens, mask);
         DataLoader loader(TokenFile(dir.path / "f.bin"), T, 100, 1, false);
         REQUIRE(loader.rows() == 2);
         const MicroBatch both = loader.batch(0, 2);

@@ -47,7 +47,7 @@ std::vector<std::byte> wanted_bytes(const HostSlabs& slabs, int layer) {
 }
 
 // Sizes around the chunk's, and several times round the ring of three chunks; none is a multiple of another.
-constexpr size_t kChunk_bytes = 4096;
+constexpr size_t kChunkBytes = 4096;
 constexpr size_t kSizes[] = {100, 4096, 4097, 3 * 4096, 3 * 4096 + 1, 40000, 65000, 8192};
 constexpr int kLayers = 8;
 
@@ -187,11 +187,11 @@ TEST_SUITE(SLABS_SUITE) {
                 if (random() % 4 == 0) delay_async(static_cast<int>(random() % 1000), stream);
             };
             HostSlabs slabs(device, varied_layouts(), {},
-                            {.page_lock = false, .staging_chunk_bytes = kChunk_bytes, .disturb = late});
+                            {.page_lock = false, .staging_chunk_bytes = kChunkBytes, .disturb = late});
             slabs.load(varied_filler(slabs));
             CHECK(slabs.locked_bytes() == 0);
-            CHECK(slabs.ring_bytes() == 3 * kChunk_bytes);
-            CHECK(device.host_pinned_bytes() == 3 * kChunk_bytes);
+            CHECK(slabs.ring_bytes() == 3 * kChunkBytes);
+            CHECK(device.host_pinned_bytes() == 3 * kChunkBytes);
             check_arrival(device, slabs, random);
             CHECK(device.traffic().host_to_device_bytes == slabs.streamed_bytes());
             const std::string staged = memory_text(slabs.streamed_bytes()) + " staged through ";
@@ -209,7 +209,7 @@ TEST_SUITE(SLABS_SUITE) {
             Device device({.threads = 1, .pinned_limit_bytes = limit_bytes});
             std::vector<std::string> warnings;
             HostSlabs slabs(device, varied_layouts(), {},
-                            {.staging_chunk_bytes = kChunk_bytes,
+                            {.staging_chunk_bytes = kChunkBytes,
                              .warn = [&](const std::string& text) { warnings.push_back(text); }});
             slabs.load(varied_filler(slabs));
             CHECK(device.host_pinned_bytes() == slabs.locked_bytes() + slabs.ring_bytes());
@@ -232,8 +232,8 @@ TEST_SUITE(SLABS_SUITE) {
     }
 
     TEST_CASE("host slabs: a limit that does not hold the ring is an error, and leaves nothing") {
-        Device device({.threads = 1, .pinned_limit_bytes = 3 * kChunk_bytes - 1});
-        HostSlabs slabs(device, varied_layouts(), {}, {.staging_chunk_bytes = kChunk_bytes});
+        Device device({.threads = 1, .pinned_limit_bytes = 3 * kChunkBytes - 1});
+        HostSlabs slabs(device, varied_layouts(), {}, {.staging_chunk_bytes = kChunkBytes});
         CHECK_THROWS_AS(slabs.load(varied_filler(slabs)), PinnedLimit);
         CHECK(device.host_pinned_bytes() == 0);
         CHECK(slabs.host(0) == nullptr);
@@ -245,7 +245,7 @@ TEST_SUITE(SLABS_SUITE) {
         std::vector<std::string> warnings;
         HostSlabs slabs(
             device, varied_layouts(), {1, 6},
-            {.staging_chunk_bytes = kChunk_bytes, .warn = [&](const std::string& text) { warnings.push_back(text); }});
+            {.staging_chunk_bytes = kChunkBytes, .warn = [&](const std::string& text) { warnings.push_back(text); }});
         slabs.load(varied_filler(slabs));
         CHECK(slabs.locked_bytes() == slabs.streamed_bytes());
         CHECK(warnings.empty());
@@ -261,7 +261,7 @@ TEST_SUITE(SLABS_SUITE) {
     TEST_CASE("host slabs: an attach that failed in a resident layer leaves nothing, and the next is as the first") {
         Device device({.threads = 1});
         Stream compute(device, "compute"), transfer(device, "transfer");
-        HostSlabs slabs(device, varied_layouts(), {1, 6}, {.staging_chunk_bytes = kChunk_bytes});
+        HostSlabs slabs(device, varied_layouts(), {1, 6}, {.staging_chunk_bytes = kChunkBytes});
         int failures = 1;
         slabs.load([&](int layer, std::byte* dst) {
             if (layer == 6 && failures-- > 0) throw std::runtime_error("unreadable");
@@ -290,7 +290,7 @@ TEST_SUITE(SLABS_SUITE) {
         Device device({.threads = 1});
         Stream compute(device, "compute"), transfer(device, "transfer");
         HostSlabs slabs(device, varied_layouts(), {2},
-                        {.page_lock = false, .staging_chunk_bytes = kChunk_bytes, .disturb = late});
+                        {.page_lock = false, .staging_chunk_bytes = kChunkBytes, .disturb = late});
         slabs.load(varied_filler(slabs));
         LayerOffloadManager m(slabs, {.num_prefetch = 2, .num_slots = 3, .resident_layers = {2}, .disturb = late},
                               compute, transfer, device);

@@ -6,10 +6,11 @@
 #include "data/prepare.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
-#include "fake_tokenizer.h"
-#include "limited_memory.h"
-#include "mutations.h"
-#include "temporary_files.h"
+#include "tests/fake_tokenizer.h"
+#include "tests/limited_memory.h"
+#include "tests/mutations.h"
+#include "tests/temporary_files.h"
+#include "tests/token_files.h"
 #include "train/safetensors.h"
 
 namespace {
@@ -108,8 +109,9 @@ TEST_SUITE("cpu") {
             REQUIRE(file.size() <= content(path).size());
             uint64_t sum = file.content_hash();
             for (size_t i = 0; i < file.size(); ++i) {
-                sum += file.token(i) + file.is_target(i) + file.starts_document(i);
-                REQUIRE(file.token(i) <= file.max_token());
+                const uint32_t token = token_at(file, i);
+                sum += token + mask_at(file, i);
+                REQUIRE(token <= file.max_token());
             }
             REQUIRE(file.target_count() <= file.size());
         };

@@ -69,7 +69,7 @@ void stop_everywhere(const fs::path& directory, const char* message, const Run& 
             CHECK(at > 3);
             return;
         }
-        REQUIRE(code == data::exit_interrupted);
+        REQUIRE(code == data::kExitInterrupted);
         CHECK(has(err.str(), message));
         CHECK(stop.asked == at);
         CHECK(all_files(directory) == before);

@@ -11,6 +11,7 @@
 #include "data/preview.h"
 #include "tests/fake_tokenizer.h"
 #include "tests/temporary_files.h"
+#include "tests/token_files.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -41,12 +42,12 @@ std::string marked(const TokenFile& file, const Tokenizer& tokenizer) {
     std::string text;
     bool open = false;
     for (size_t i = 0; i < file.size(); ++i) {
-        const bool target = file.is_target(i);
+        const bool target = is_target(file, i);
         if (open && !target) text += "]]";
-        if (file.starts_document(i)) text += "|";
+        if (starts_document(file, i)) text += "|";
         if (!open && target) text += "[[";
         open = target;
-        text += tokenizer.decode(std::vector<uint32_t>{file.token(i)}, true);
+        text += tokenizer.decode(std::vector<uint32_t>{token_at(file, i)}, true);
     }
     return text + (open ? "]]" : "");
 }
@@ -119,7 +120,7 @@ TEST_SUITE("cpu") {
         prepared.add(chat, "here");
         const TokenFile file = rows_of(prepared);
         size_t ends = 0;
-        for (size_t i = 0; i < file.size(); ++i) ends += file.token(i) == 258;
+        for (size_t i = 0; i < file.size(); ++i) ends += token_at(file, i) == 258;
         CHECK(ends == 5);
 
         CHECK(marked({chat}, llama3_tokenizer(), s)
@@ -242,8 +243,8 @@ TEST_SUITE("cpu") {
             CHECK(file.target_count() == counts.targets);
             std::vector<std::string> got;
             for (size_t i = 0; i < file.size(); ++i) {
-                if (file.starts_document(i)) got.emplace_back();
-                got.back() += plain.decode(std::vector<uint32_t>{file.token(i)}, true);
+                if (starts_document(file, i)) got.emplace_back();
+                got.back() += plain.decode(std::vector<uint32_t>{token_at(file, i)}, true);
             }
             std::erase_if(got, [](const std::string& document) { return without(document, "<eos>").empty(); });
             std::sort(got.begin(), got.end());
@@ -366,13 +367,13 @@ TEST_SUITE("cpu") {
         REQUIRE(file.size() == text.size() + 1 + 4);
         CHECK(file.row_tokens() == 0);
         size_t wrong = 0;
-        for (size_t i = 0; i < text.size(); ++i) wrong += file.token(i) != static_cast<unsigned char>(text[i]);
+        for (size_t i = 0; i < text.size(); ++i) wrong += token_at(file, i) != static_cast<unsigned char>(text[i]);
         CHECK(wrong == 0);
-        CHECK(file.token(text.size()) == 256);
-        CHECK(file.is_target(text.size()));
-        CHECK(file.document_count() == 2);
-        CHECK(file.starts_document(text.size() + 1));
-        CHECK_FALSE(file.is_target(file.size() - 1));
+        CHECK(token_at(file, text.size()) == 256);
+        CHECK(is_target(file, text.size()));
+        CHECK(document_count(file) == 2);
+        CHECK(starts_document(file, text.size() + 1));
+        CHECK_FALSE(is_target(file, file.size() - 1));
         CHECK(file.target_count() == targets + 2);
         TokenMemory with_bos(300);
         CHECK(append_text("", llama3_tokenizer(), true, with_bos) == 1);
@@ -405,7 +406,7 @@ TEST_SUITE("cpu") {
                     CHECK(cuts > (some == &without_place ? 0 : 3 * text.size() / 4 / (20 + 2 * piece_bytes)));
                     REQUIRE(file.size() == bos + whole.size() + (tokenizer->eos() ? 1 : 0));
                     size_t wrong = 0;
-                    for (size_t i = 0; i < whole.size(); ++i) wrong += file.token(bos + i) != whole[i];
+                    for (size_t i = 0; i < whole.size(); ++i) wrong += token_at(file, bos + i) != whole[i];
                     CHECK(wrong == 0);
                 }
             }
@@ -431,7 +432,7 @@ TEST_SUITE("cpu") {
         CHECK(has(coloured, "\x1b[32mok<|im_end|>\x1b[0m"));
         std::string text = without(without(shown.substr(shown.find("up with 5\n") + 10), "[["), "]]");
         std::vector<uint32_t> first;
-        for (size_t i = 0; i == 0 || !file.starts_document(i); ++i) first.push_back(file.token(i));
+        for (size_t i = 0; i == 0 || !starts_document(file, i); ++i) first.push_back(token_at(file, i));
         CHECK(text.starts_with(chatml.decode(first, true)));
         CHECK(preview(file, 0, 40, chatml, false).empty());
         // A stream: no filling, and a last row that is cut short.

@@ -18,9 +18,10 @@ using namespace slab::test;
 std::vector<Record> read_all(const fs::path& path) {
     RecordReader reader(path);
     std::vector<Record> records;
-    while (auto record = reader.next()) {
+    for (auto lines = reader.next_lines(1, 1); !lines.empty(); lines = reader.next_lines(1, 1)) {
+        records.push_back(reader.parse(lines.front()));
+        reader.check_kind(records.back());
         REQUIRE(reader.done_bytes() <= reader.size_bytes());
-        records.push_back(std::move(*record));
     }
     return records;
 }

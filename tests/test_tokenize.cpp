@@ -13,6 +13,7 @@
 #include "data/token_file.h"
 #include "data/tokenize.h"
 #include "tests/temporary_files.h"
+#include "tests/token_files.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -47,14 +48,13 @@ std::vector<std::string> documents(const fs::path& path) {
     file.read(0, file.size(), tokens.data(), bits.data());
     std::vector<std::string> texts;
     for (size_t i = 0; i < file.size(); ++i) {
-        if (bits[i] & mask_document_start) {
+        if (bits[i] & kMaskDocumentStart) {
             texts.emplace_back();
-            CHECK_FALSE((bits[i] & mask_target) != 0);
-            CHECK((i == 0 || tokens[i - 1] == ByteTokenizer::end_of_text));
+            CHECK_FALSE((bits[i] & kMaskTarget) != 0);
+            CHECK((i == 0 || tokens[i - 1] == ByteTokenizer::kEndOfText));
         }
         REQUIRE_FALSE(texts.empty());
-        const std::vector<uint32_t> one = {tokens[i]};
-        texts.back() += one[0] == ByteTokenizer::end_of_text ? "|" : ByteTokenizer::decode(one);
+        texts.back() += tokens[i] == ByteTokenizer::kEndOfText ? '|' : static_cast<char>(tokens[i]);
     }
     return texts;
 }
@@ -65,13 +65,14 @@ TEST_SUITE("cpu") {
     TEST_CASE("byte tokenizer: every byte there and back, ids beyond the bytes give nothing") {
         std::string all;
         for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
-        const auto tokens = ByteTokenizer::encode(all);
+        const ByteTokenizer bytes;
+        const auto tokens = bytes.encode(all, SpecialTokens::as_text);
         REQUIRE(tokens.size() == 256);
         for (uint32_t i = 0; i < 256; ++i) CHECK(tokens[i] == i);
-        CHECK(ByteTokenizer::decode(tokens) == all);
-        CHECK(ByteTokenizer::encode("é") == std::vector<uint32_t>{0xc3, 0xa9});
-        CHECK(ByteTokenizer::encode("").empty());
-        CHECK(ByteTokenizer::decode(std::vector<uint32_t>{72, 256, 105, 259, 260, 4000000000u}) == "Hi");
+        CHECK(bytes.decode(tokens) == all);
+        CHECK(bytes.encode("é", SpecialTokens::as_text) == std::vector<uint32_t>{0xc3, 0xa9});
+        CHECK(bytes.encode("", SpecialTokens::as_text).empty());
+        CHECK(bytes.decode(std::vector<uint32_t>{72, 256, 105, 259, 260, 4000000000u}) == "Hi");
     }
 
     TEST_CASE("nearest name") {
@@ -98,9 +99,9 @@ TEST_SUITE("cpu") {
         CHECK(TokenFile(out / "train.bin").token_bytes() == 2);
         // No target: three first tokens, and the separators of the two documents that go on in validation.
         CHECK(TokenFile(out / "train.bin").target_count() == 35 - 5);
-        CHECK_FALSE(TokenFile(out / "train.bin").is_target(9));
-        CHECK(TokenFile(out / "train.bin").is_target(34));
-        CHECK(TokenFile(out / "val.bin").is_target(1));
+        CHECK_FALSE(is_target(TokenFile(out / "train.bin"), 9));
+        CHECK(is_target(TokenFile(out / "train.bin"), 34));
+        CHECK(is_target(TokenFile(out / "val.bin"), 1));
         CHECK(has(result.out, "train.bin: 35 tokens (30 targets) from 32 bytes of text in 3 documents, uint16"));
         CHECK(has(result.out, "val.bin: 5 tokens (3 targets) from 3 bytes of text in 2 documents"));
         CHECK(has(result.out, "vocabulary 260"));
@@ -109,7 +110,8 @@ TEST_SUITE("cpu") {
     TEST_CASE("tokenize: no character is cut, and what is no text passes unchanged") {
         FreshDirectory dir;
         const std::string accents = "ééééé", snowmen = "☃☃☃", junk(20, '\x80');
-        const std::vector<std::string> texts = {accents, snowmen, junk, std::string("a\0b\0c\xff\xfe", 7)};
+        const std::vector<std::string> texts = {accents, snowmen, junk,
+                                                std::string("a\0b\0c\xff\xfe", 7)};
         for (const std::string fraction : {"0.04", "0.10", "0.33", "0.50", "0.99"}) {
             std::vector<std::string> arguments = {"--output_dir=" + dir.path.string(), "--val_fraction", fraction};
             for (size_t i = 0; i < texts.size(); ++i) {

@@ -186,7 +186,7 @@ TEST_SUITE("cpu") {
         const Bench bench("qwen2");
         std::vector<uint32_t> tokens;  // a pattern that can be learnt: 0 1 2 3 4 5 6 0 1 ...
         for (uint32_t i = 0; i < 9 * 40 + 1; ++i) tokens.push_back(i % 7);
-        data::write_token_file(bench.dir.path / "pattern.bin", tokens);
+        write_token_file(bench.dir.path / "pattern.bin", tokens);
         const Flags usual = {{"--train-data", (bench.dir.path / "pattern.bin").string()},
                              {"--val-set-size", "4"},
                              {"--max-steps", "40"},

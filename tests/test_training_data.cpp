@@ -20,7 +20,7 @@ namespace {
 // A tiny Llama that takes the byte tokenizer's ids, so that text and records can be its data.
 ModelConfig with_bytes() {
     ModelConfig config = tiny_config("llama", 4);
-    config.V = static_cast<int>(data::ByteTokenizer::vocabulary_size);
+    config.V = static_cast<int>(data::ByteTokenizer::kVocabularySize);
     return config;
 }
 
@@ -133,7 +133,7 @@ TEST_SUITE("cpu") {
         CHECK(data < good.out.find("device memory"));
 
         put(bench.dir.path / "broken.jsonl", records + "{\"text\": 7}\n");
-        data::write_token_file(bench.dir.path / "beyond.bin", std::vector<uint32_t>(100, 300));
+        write_token_file(bench.dir.path / "beyond.bin", std::vector<uint32_t>(100, 300));
         write_tiny_tokens(bench.dir.path / "masked.bin", bench.base.config.V, 9 * 4 + 1, 2, 10);
         put(bench.dir.path / "cut.bin", content(bench.dir.path / "train.bin").substr(0, 1100));
         for (const auto& [name, flags, why] :
@@ -328,7 +328,7 @@ TEST_SUITE("cpu") {
         std::vector<uint32_t> tokens;
         {
             const data::TokenFile written(file);
-            for (size_t i = 0; i < written.size(); ++i) tokens.push_back(written.token(i));
+            for (size_t i = 0; i < written.size(); ++i) tokens.push_back(token_at(written, i));
         }
         const MicroBatch bad = DataLoader(data::TokenFile(file), T, V, 42, true).batch(8, 12);
         for (size_t row = 0; row < 12; ++row) {
@@ -337,7 +337,7 @@ TEST_SUITE("cpu") {
             REQUIRE(at != tokens.end());
             at[T / 2] = static_cast<uint32_t>(V - 1);
         }
-        data::write_token_file(file, tokens);
+        write_token_file(file, tokens);
         Program program = bench.run("kept", {{"--max-steps", "6"}});
         CHECK(program.code == 1);
         CHECK(has(program.error, "3 steps in a row, up to step 5"));

@@ -89,8 +89,8 @@ TEST_SUITE("cpu") {
     TEST_CASE("training: the best checkpoint that was evaluated is named, kept beside the newest, and found again") {
         const Bench bench;
         // What is learnt, that always the same token follows, is ever more wrong for another one.
-        data::write_token_file(bench.dir.path / "train.bin", std::vector<uint32_t>(9 * 24 + 1, 5));
-        data::write_token_file(bench.dir.path / "val.bin", std::vector<uint32_t>(9 * 3 + 1, 9));
+        write_token_file(bench.dir.path / "train.bin", std::vector<uint32_t>(9 * 24 + 1, 5));
+        write_token_file(bench.dir.path / "val.bin", std::vector<uint32_t>(9 * 3 + 1, 9));
         Flags flags = {{"--learning-rate", "0.1"},
                        {"--warmup-steps", "1"},
                        {"--max-steps", "7"},

@@ -23,6 +23,7 @@
 #include "kernels/cross_entropy.h"
 #include "tests/kernel_checks.h"
 #include "tests/temporary_files.h"
+#include "tests/token_files.h"
 #include "train/base_weights.h"
 #include "train/model.h"
 #include "train/options.h"
@@ -321,9 +322,9 @@ inline void write_tiny_tokens(const std::filesystem::path& path, int V, size_t n
     for (uint32_t& token : tokens) token = static_cast<uint32_t>(random() % static_cast<unsigned>(V));
     std::vector<uint8_t> mask;
     for (size_t i = 0; masked >= 0 && i < n; ++i)
-        mask.push_back(static_cast<uint8_t>((i % 10 == 0 ? data::mask_document_start : 0) |
-                                            (static_cast<int>(i % 10) >= masked ? data::mask_target : 0)));
-    data::write_token_file(path, tokens, mask);
+        mask.push_back(static_cast<uint8_t>((i % 10 == 0 ? data::kMaskDocumentStart : 0) |
+                                            (static_cast<int>(i % 10) >= masked ? data::kMaskTarget : 0)));
+    write_token_file(path, tokens, mask);
 }
 
 }  // namespace slab::test

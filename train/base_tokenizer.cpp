@@ -16,7 +16,7 @@ fs::path base_tokenizer_path(const std::string& base_model, const ModelConfig& c
     const fs::path directory = fs::is_directory(given) ? given : given.parent_path();
     std::error_code error;
     if (fs::exists(directory / "tokenizer.json", error)) return directory.empty() ? "." : directory;
-    if (config.V == static_cast<int>(data::ByteTokenizer::vocabulary_size)) return "bytes";
+    if (config.V == static_cast<int>(data::ByteTokenizer::kVocabularySize)) return "bytes";
     return {};
 }
 
@@ -26,7 +26,7 @@ std::unique_ptr<data::Tokenizer> open_base_tokenizer(const std::string& base_mod
         throw std::runtime_error("--base-model " + base_model +
                                  ": there is no tokenizer.json beside the weights, and its vocabulary of " +
                                  std::to_string(config.V) + " is not the byte tokenizer's " +
-                                 std::to_string(data::ByteTokenizer::vocabulary_size) +
+                                 std::to_string(data::ByteTokenizer::kVocabularySize) +
                                  ". Hint: copy the model's tokenizer.json there, or give token files");
     return data::open_tokenizer(path);
 }

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
 
-#include "data/input_file.h"
+#include "data/display.h"
+#include "data/utf8.h"
 #include "train/text.h"
 
 namespace slab::train {
@@ -97,7 +99,7 @@ class Line {
             if (const size_t known = letters.find(letter); known != letters.npos)
                 value += meanings[known];
             else if (letter == 'u')
-                append_utf8(value, hex_digits(4));
+                data::append_utf8(value, escaped_character());
             else
                 refuse("one of the escapes \\b \\t \\n \\f \\r \\\" \\\\ \\uXXXX");
         }
@@ -106,28 +108,16 @@ class Line {
         return value;
     }
 
-    unsigned hex_digits(size_t count) {
-        unsigned code = 0;
-        for (size_t i = 0; i < count; ++i, ++at_) {
+    // Behind \u.
+    uint32_t escaped_character() {
+        uint32_t code = 0;
+        for (int i = 0; i < 4; ++i, ++at_) {
             if (at_ == text_.size() || !std::isxdigit(byte(at_))) refuse("four hexadecimal digits behind \\u");
             const char digit[] = {text_[at_], 0};
-            code = code * 16 + static_cast<unsigned>(std::strtoul(digit, nullptr, 16));
+            code = code * 16 + static_cast<uint32_t>(std::strtoul(digit, nullptr, 16));
         }
-        return code;
-    }
-
-    void append_utf8(std::string& text, unsigned code /* below 0x10000 */) const {
         if (code >= 0xd800 && code < 0xe000) refuse("a character, not half of one");
-        if (code < 0x80) {
-            text += static_cast<char>(code);
-        } else if (code < 0x800) {
-            text += static_cast<char>(0xc0 | code >> 6);
-            text += static_cast<char>(0x80 | (code & 0x3f));
-        } else {
-            text += static_cast<char>(0xe0 | code >> 12);
-            text += static_cast<char>(0x80 | (code >> 6 & 0x3f));
-            text += static_cast<char>(0x80 | (code & 0x3f));
-        }
+        return code;
     }
 
     const std::string& where_;

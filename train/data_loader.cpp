@@ -59,10 +59,9 @@ size_t DataLoader::append_row(MicroBatch& batch, uint64_t row) {
     file_.read(static_cast<size_t>(row) * T, T + 1, row_tokens_.data(), row_bits_.data());
     int32_t doc_start = 0;
     for (int t = 0; t < T_; ++t) {
-        if (t > 0 && (row_bits_[t] & data::mask_document_start)) doc_start = t;
+        if (t > 0 && (row_bits_[t] & data::kMaskDocumentStart)) doc_start = t;
         batch.tokens.push_back(static_cast<int32_t>(row_tokens_[t]));
-        const bool is_target =
-            (row_bits_[t + 1] & (data::mask_target | data::mask_document_start)) == data::mask_target;
+        const bool is_target = (row_bits_[t + 1] & (data::kMaskTarget | data::kMaskDocumentStart)) == data::kMaskTarget;
         batch.targets.push_back(is_target ? static_cast<int32_t>(row_tokens_[t + 1]) : kIgnoreTarget);
         if (file_.has_mask()) batch.doc_start.push_back(doc_start);
     }

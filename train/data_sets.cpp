@@ -243,7 +243,7 @@ DataKind kind_of_data(const fs::path& path) {
     uint32_t word = 0;
     if (file.size_bytes() < sizeof word) return DataKind::text;
     file.read(0, &word, sizeof word, "first bytes");
-    for (const int32_t magic : {data::token_magic_uint16, data::token_magic_uint32, data::mask_magic})
+    for (const int32_t magic : {data::kTokenMagicUint16, data::kTokenMagicUint32, data::kMaskMagic})
         for (const uint32_t known : {static_cast<uint32_t>(magic), __builtin_bswap32(static_cast<uint32_t>(magic))})
             if (word == known) return DataKind::tokens;
     return DataKind::text;

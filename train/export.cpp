@@ -171,7 +171,7 @@ int run_export(int argc, const char* const* argv, std::ostream& out, std::ostrea
     } catch (const data::Interrupted&) {
         out.flush();
         err << "export_gpt: interrupted; what was being written is removed\n";
-        return data::exit_interrupted;
+        return data::kExitInterrupted;
     } catch (const std::exception& error) {
         out.flush();
         err << "export_gpt: " << error.what() << "\n";

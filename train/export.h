@@ -63,7 +63,7 @@ void write_gguf_adapter(
     const std::function<void()>& check = [] {});
 
 // The program but for main(). Returns its exit code. check is called before each tensor that is written and may throw
-// data::Interrupted: what was being written is removed then, and data::exit_interrupted returned.
+// data::Interrupted: what was being written is removed then, and data::kExitInterrupted returned.
 int run_export(
     int argc, const char* const* argv, std::ostream& out, std::ostream& err,
     const std::function<void()>& check = [] {});

@@ -9,7 +9,6 @@
 #include <stdexcept>
 
 #include "data/display.h"
-#include "data/input_file.h"
 #include "train/model_limits.h"
 #include "train/safetensors.h"
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "data/input_file.h"
+#include "data/display.h"
 #include "train/gguf_blocks.h"
 #include "train/gguf_config.h"
 #include "train/stored_number.h"

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "data/display.h"
 #include "data/input_file.h"
 
 namespace slab::train {

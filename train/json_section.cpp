@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "data/input_file.h"
+#include "data/display.h"
 #include "data/json_file.h"
 
 namespace slab::train {

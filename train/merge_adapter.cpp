@@ -10,8 +10,8 @@
 #include <stdexcept>
 
 #include "data/atomic_file.h"
+#include "data/display.h"
 #include "data/gguf.h"
-#include "data/input_file.h"
 #include "train/base_weights.h"
 #include "train/export.h"
 #include "train/model_directory.h"

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
-#include "data/input_file.h"
+#include "data/display.h"
 #include "data/json_file.h"
 #include "train/json_section.h"
 #include "train/model_limits.h"

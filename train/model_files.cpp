@@ -6,6 +6,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "data/display.h"
 #include "data/json_file.h"
 #include "train/model_directory.h"
 

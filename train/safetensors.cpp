@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "data/atomic_file.h"
+#include "data/display.h"
 #include "data/json_file.h"
 #include "train/stored_number.h"
 
@@ -39,8 +40,8 @@ const DTypeInfo& info_of(DType dtype) {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxRank = 8;
-constexpr size_t kChunkElems = size_t{32} << 10;     // 128 KiB of float: stays in the cache between read and conversion
-constexpr size_t kDirect_bytes = size_t{512} << 10;  // read into place in one call, checked while in the cache
+constexpr size_t kChunkElems = size_t{32} << 10;    // 128 KiB of float: stays in the cache between read and conversion
+constexpr size_t kDirectBytes = size_t{512} << 10;  // read into place in one call, checked while in the cache
 
 // Reads the header's text, having checked its length against the file's.
 std::string read_header(const data::InputFile& file) {
@@ -292,8 +293,8 @@ ReadReport SafetensorsFile::read_as(std::string_view name, T* dst, ReadRange ran
     if (entry.dtype == dtype_of<T>() && !range.transposed) {
         const size_t begin = range.first_row * stored_cols;
         const size_t count = rows * stored_cols;
-        for (size_t done = 0; done < count; done += kDirect_bytes / sizeof(T)) {
-            const size_t n = std::min(kDirect_bytes / sizeof(T), count - done);
+        for (size_t done = 0; done < count; done += kDirectBytes / sizeof(T)) {
+            const size_t n = std::min(kDirectBytes / sizeof(T), count - done);
             file_.read(entry.offset_bytes + (begin + done) * sizeof(T), dst + done, n * sizeof(T),
                        "tensor " + data::quote(name));
             if (all_finite(dst + done, n)) continue;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "data/chat_template.h"
+#include "data/utf8.h"
 #include "kernels/philox.h"
 #include "train/step_loop.h"
 
@@ -24,17 +25,6 @@ struct Candidate {
 // Likelier first; of equals the lower id, so that the order is one.
 bool likelier(const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
-}
-
-// How many of the last bytes are the beginning of a UTF-8 character that more bytes may complete: 0 to 3.
-size_t unfinished_utf8(std::string_view text) {
-    for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
-        const auto c = static_cast<unsigned char>(text[text.size() - back]);
-        if ((c & 0xc0) == 0x80) continue;  // goes on with a character
-        const size_t length = c < 0xc2 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 1;
-        return length > back ? back : 0;
-    }
-    return 0;
 }
 
 std::vector<int32_t> checked_prompt(const data::Tokenizer& tokenizer, const std::vector<uint32_t>& ids, int V) {
@@ -171,7 +161,7 @@ std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer) {
 std::string TextStream::add(int32_t token) {
     const auto id = static_cast<uint32_t>(token);
     if (id < tokenizer_.vocabulary_size()) held_ += tokenizer_.decode({&id, 1});  // a model may have more ids than that
-    const size_t whole = held_.size() - unfinished_utf8(held_);
+    const size_t whole = held_.size() - data::unfinished_utf8_bytes(held_);
     std::string piece = held_.substr(0, whole);
     held_.erase(0, whole);
     return piece;

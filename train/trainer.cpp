@@ -424,7 +424,7 @@ int Run::run() {
     } catch (const data::Interrupted&) {
         remove_empty_directories();
         out_ << "interrupted while loading; nothing was written\n";
-        return data::exit_interrupted;
+        return data::kExitInterrupted;
     } catch (...) {
         remove_empty_directories();
         throw;
@@ -462,7 +462,7 @@ int Run::run() {
         out_ << "interrupted after step " << state_.step << (saved ? "; checkpoint saved" : "")
              << (last_checkpoint(output_dir_) ? ", go on with --resume-from-checkpoint last\n" : "\n");
         log_.write({{"event", "interrupted"}, {"step", state_.step}});
-        return data::exit_interrupted;
+        return data::kExitInterrupted;
     }
     save(state_.step);
     try {

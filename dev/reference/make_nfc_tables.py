@@ -100,19 +100,19 @@ namespace slab::data::nfc_tables {{
 
 // Characters with a combining class above 0.
 struct ClassRange {{ uint32_t first, last; uint8_t combining_class; }};
-inline constexpr ClassRange classes[] = {{
+inline constexpr ClassRange kClasses[] = {{
 {rows(f"{{0x{a:x},0x{b:x},{k}}}" for a, b, k in ranges(classes))}
 }};
 
 // Characters before which normal form C may change something; before all others a text may be cut.
 struct Range {{ uint32_t first, last; }};
-inline constexpr Range uncertain[] = {{
+inline constexpr Range kUncertain[] = {{
 {rows(f"{{0x{a:x},0x{b:x}}}" for a, b, _ in ranges(uncertain))}
 }};
 
 // One step of decomposition: `second` is 0 where one character is only another spelling of `first`.
 struct Decomposition {{ uint32_t composed, first, second; bool composes; }};
-inline constexpr Decomposition decompositions[] = {{
+inline constexpr Decomposition kDecompositions[] = {{
 {rows(f"{{0x{c:x},0x{a:x},0x{b:x},{int(k)}}}" for c, a, b, k in table)}
 }};
 
