@@ -6,18 +6,16 @@
 // the renames leaves the new training pair beside validation of before, and of a pair all or no tokens.
 #include "data/tokenize.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -31,10 +29,10 @@
 #include "data/clock.h"
 #include "data/command_line.h"
 #include "data/display.h"
-#include "data/input_file.h"
 #include "data/parallel.h"
 #include "data/prepare.h"
 #include "data/preview.h"
+#include "data/read_text.h"
 #include "data/stop_signals.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
@@ -43,32 +41,29 @@ namespace slab::data {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* about =
-    "Makes token files for train_gpt from text files or from records (*.jsonl).\n"
-    "\n"
-    "--tokenizer is the model's: its Hugging Face directory, tokenizer.json or .gguf file. Without it, ids 0 to 255 "
-    "are\n"
-    "the bytes, 256 ends a text, and the vocabulary is 260. Written are, whole or not at all,\n"
-    "  D/NAME.bin   tokens in llm.c's format\n"
-    "  D/NAME.mask  one byte a token: bit 0 = is a target, bit 1 = a document starts here\n"
-    "  D/val.bin, D/val.mask   the same for validation (D/NAME-val.* when NAME is not 'train')\n"
-    "\n"
-    "Text: every FILE is one document of a stream, with the model's end-of-text token behind it. Special tokens "
-    "spelled\n"
-    "out in it stay text. The last --val-fraction of each document, by bytes, goes to validation, as a document of "
-    "its\n"
-    "own; the cut never lies within a UTF-8 character. So validation has some of every text given, none of it seen in\n"
-    "training. A document too short for a validation byte goes to training whole. The first token of a document is no\n"
-    "target, nor is the end of a training part whose document goes on in validation.\n"
-    "\n"
-    "Records: every line of a FILE is a JSON object with \"text\", \"prompt\" and \"completion\", \"instruction\"\n"
-    "(\"input\") and \"output\", or \"messages\". Each is a document in a row of --sequence-len tokens, filled up; "
-    "with\n"
-    "--sample-packing a row holds several. Trained on are the replies only, unless --train-on-inputs. An evenly "
-    "spread\n"
-    "--val-fraction of the records goes to validation. train_gpt then wants the same --sequence-len.\n"
-    "\n"
-    "In the names of flags '_' is taken for '-'.\n";
+constexpr const char* kAbout =
+    R"(Makes token files for train_gpt from text files or from records (*.jsonl).
+
+--tokenizer is the model's: its Hugging Face directory, tokenizer.json or .gguf file. Without it, ids 0 to 255 are the
+bytes, 256 ends a text, and the vocabulary is 260. Written are, whole or not at all,
+  D/NAME.bin   tokens in llm.c's format
+  D/NAME.mask  one byte a token: bit 0 = is a target, bit 1 = a document starts here
+  D/val.bin, D/val.mask   the same for validation (D/NAME-val.* when NAME is not 'train')
+
+Text: every FILE is one document of a stream, with the model's end-of-text token behind it. Special tokens spelled out
+in it stay text. The last --val-fraction of each document, by bytes, goes to validation, as a document of its own; the
+cut never lies within a UTF-8 character. So validation has some of every text given, none of it seen in training. A
+document too short for a validation byte goes to training whole. The first token of a document is no target, nor is the
+end of a training part whose document goes on in validation. A file with a 0 byte among its first 64 KiB is no text, and
+refused.
+
+Records: every line of a FILE is a JSON object with "text", "prompt" and "completion", "instruction" ("input") and
+"output", or "messages". Each is a document in a row of --sequence-len tokens, filled up; with --sample-packing a row
+holds several. Trained on are the replies only, unless --train-on-inputs. An evenly spread --val-fraction of the records
+goes to validation. train_gpt then wants the same --sequence-len.
+
+In the names of flags '_' is taken for '-'.
+)";
 
 struct Options {
     std::string output_dir, name = "train", tokenizer = "bytes";
@@ -84,65 +79,7 @@ struct Options {
     throw std::runtime_error(message);
 }
 
-constexpr size_t kMaxTextBytes = kMaxTokensPerFile;  // of one text, which is held in memory
-
-[[noreturn]] void refuse_long(const std::string& name, const std::string& bytes) {
-    refuse(name + ": has " + bytes + " bytes, wanted a text of at most " + std::to_string(kMaxTextBytes) +
-           ". Hint: split it into several files and give them all.");
-}
-
 using Check = std::function<void()>;  // may throw to end the work; never empty
-
-// Until the descriptor has something to read, or its end, or an error to report. A signal may come just before the
-// waiting begins, so that it does not wait for long.
-void wait_for_input(int fd, const Check& check) {
-    constexpr int pause_ms = 100;
-    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
-    do check();
-    while (poll(&waiting, 1, pause_ms) <= 0);
-}
-
-struct OwnedDescriptor {
-    int fd;  // -1: none
-    ~OwnedDescriptor() {
-        if (fd >= 0) close(fd);
-    }
-};
-
-// A file's text, or what comes through a pipe until its end.
-std::string read_document(const std::string& name, int stdin_fd, const Check& check) {
-    const bool standard_input = name == "-";
-    std::error_code ignored;
-    if (!standard_input && fs::is_regular_file(name, ignored)) {
-        const InputFile file(name);
-        if (file.size_bytes() > kMaxTextBytes) refuse_long(name, std::to_string(file.size_bytes()));
-        return file.read_all("text");
-    }
-    const auto refuse_reading = [&](int error) {
-        refuse((standard_input ? "standard input" : name) + ": cannot be read: " +
-               std::generic_category().message(error) + ". Hint: give text files, or - for standard input.");
-    };
-    // Not blocking: opening a named pipe would wait for its writer, where no check is made.
-    const int fd = standard_input ? stdin_fd : open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) refuse_reading(errno);
-    std::string text;
-    std::vector<char> buffer(size_t{1} << 20);
-    int error = 0;
-    const OwnedDescriptor owned{standard_input ? -1 : fd};
-    for (;;) {
-        wait_for_input(fd, check);
-        const ssize_t got = read(fd, buffer.data(), buffer.size());
-        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (got < 0) error = errno;
-        if (got <= 0) break;
-        text.append(buffer.data(), static_cast<size_t>(got));
-        if (text.size() > kMaxTextBytes) break;
-    }
-    if (error != 0) refuse_reading(error);
-    if (text.size() > kMaxTextBytes)
-        refuse_long(standard_input ? "standard input" : name, "more than " + std::to_string(kMaxTextBytes));
-    return text;
-}
 
 // Bytes of `text` that go to training; the rest is validation.
 size_t training_bytes(std::string_view text, double val_fraction) {
@@ -281,12 +218,12 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
     std::optional<Split> val;
     if (options.val_fraction > 0) val.emplace(tokenizer, outputs.val);
     for (const std::string& file : options.files) {
-        const std::string text = read_document(file, stdin_fd, check);
+        const std::string name = file == "-" ? "standard input" : file;
+        const std::string text = file == "-" ? read_text(stdin_fd, name, check) : read_text(file, check);
         if (text.empty()) {
-            err << "tokenize: warning: " << (file == "-" ? "standard input" : file) << " is empty, left out\n";
+            err << "tokenize: warning: " << name << " is empty, left out\n";
             continue;
         }
-        refuse_records_as_text(text, file == "-" ? "standard input" : file);
         const size_t cut = training_bytes(text, options.val_fraction);
         train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads, check);
         if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads, check);
@@ -384,7 +321,7 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
 int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& out, std::ostream& err,
                  const std::function<void()>& check) {
     Options options;
-    CLI::App app(about, "tokenize");
+    CLI::App app(kAbout, "tokenize");
     app.add_option("--output-dir", options.output_dir, "Directory D to write into; made if it is missing")
         ->required()
         ->type_name("D");

@@ -168,6 +168,7 @@ refuses "broken UTF-8" "broken.jsonl, line 2: is not valid JSON at column 18: .*
 printf '[\n{"text": "a list"}\n]\n' > "$work/list.json"
 refuses "one JSON list" "list.json, line 1: begins with \[.*jq -c" train none --train-data "$work/list.json"
 refuses "tokenize: broken UTF-8" "broken.jsonl, line 2" tokenize none "$work/broken.jsonl"
+refuses "tokenize: no text at all" "binary: is no text: byte 4 is 0" tokenize none "$work/binary"
 refuses "tokenize: no record" "nothing to train on" tokenize none "$work/empty.jsonl"
 refuses "tokenize: text and records" "both text and records" tokenize none "$work/book.txt" "$work/sums.jsonl"
 refuses "tokenize: packing text" "about records" tokenize none "$work/book.txt" --sample-packing

@@ -107,11 +107,12 @@ TEST_SUITE("cpu") {
         CHECK(has(result.out, "vocabulary 260"));
     }
 
-    TEST_CASE("tokenize: no character is cut, and what is no text passes unchanged") {
+    TEST_CASE("tokenize: no character is cut, and what is no UTF-8 passes unchanged") {
         FreshDirectory dir;
         const std::string accents = "ééééé", snowmen = "☃☃☃", junk(20, '\x80');
         const std::vector<std::string> texts = {accents, snowmen, junk,
-                                                std::string("a\0b\0c\xff\xfe", 7)};
+                                                "a\x01"
+                                                "b\xc3\x7f\xff\xfe"};
         for (const std::string fraction : {"0.04", "0.10", "0.33", "0.50", "0.99"}) {
             std::vector<std::string> arguments = {"--output_dir=" + dir.path.string(), "--val_fraction", fraction};
             for (size_t i = 0; i < texts.size(); ++i) {
@@ -208,6 +209,28 @@ TEST_SUITE("cpu") {
             CHECK(has(result.err, "long: has 3221225472 bytes, wanted a text of at most 2147483647. Hint: split it"));
             CHECK(names_in(dir.path / "out").empty());
         }
+    }
+
+    TEST_CASE("tokenize: a 0 byte near the beginning is no text, from a file or a pipe") {
+        const FreshDirectory dir;
+        put(dir.path / "utf16", std::string("\xff\xfe"
+                                            "a\0b\0",
+                                            6));
+        put(dir.path / "late", std::string(65535, 'x') + std::string(1, '\0'));
+        put(dir.path / "later", std::string(65536, 'x') + std::string(1, '\0'));
+        const fs::path out = dir.path / "out";
+        for (const auto& [file, wanted] : {std::pair("utf16", "utf16: is no text: byte 3 is 0. Hint: give UTF-8 text"),
+                                           std::pair("late", "late: is no text: byte 65535 is 0")}) {
+            const Result result = tokenize({"--output-dir", out, dir.path / file});
+            CHECK(result.exit_code == 1);
+            CHECK(has(result.err, wanted));
+            CHECK(names_in(out).empty());
+        }
+        const Result piped = tokenize({"--output-dir", out, "-"}, std::string("a\0", 2));
+        CHECK(piped.exit_code == 1);
+        CHECK(has(piped.err, "standard input: is no text: byte 1 is 0"));
+        CHECK(tokenize({"--output-dir", out, "--val-fraction", "0", dir.path / "later"}).exit_code == 0);
+        CHECK(TokenFile(out / "train.bin").size() == 65536 + 2);
     }
 
     TEST_CASE("tokenize: every mistake exits 1, says what to do, and writes nothing") {

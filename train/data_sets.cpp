@@ -12,6 +12,7 @@
 #include "data/input_file.h"
 #include "data/parallel.h"
 #include "data/preview.h"
+#include "data/read_text.h"
 #include "train/base_tokenizer.h"
 #include "train/text.h"
 
@@ -43,17 +44,6 @@ class ProgressLines {
     const std::function<void()>& check_;
     Clock::time_point told_ = Clock::now();
 };
-
-std::string read_document(const fs::path& path) {
-    std::string text = data::InputFile(path).read_all("text");
-    if (text.empty()) throw std::runtime_error(path.string() + ": is empty, wanted text");
-    if (const size_t at = text.find('\0'); at < size_t{1} << 16)
-        throw std::runtime_error(path.string() + ": is no text: byte " + std::to_string(at) +
-                                 " is 0. Hint: give UTF-8 text, records (*.jsonl), or token files made by "
-                                 "build/tokenize (*.bin)");
-    data::refuse_records_as_text(text, path.string());
-    return text;
-}
 
 // Makes loaders for one run's flags.
 class Opener {
@@ -163,7 +153,8 @@ data::TokenFile Opener::tokens(const std::string& path) {
 }
 
 data::TokenFile Opener::text(const std::string& path) {
-    const std::string all = read_document(path);
+    const std::string all = data::read_text(path, check_);
+    if (all.empty()) throw std::runtime_error(path + ": is empty, wanted text");
     data::TokenMemory memory(largest_token());
     data::append_text(all, named_tokenizer(), true, memory, threads(), ProgressLines(path, out_, check_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";

@@ -1,0 +1,92 @@
+// Reading of texts, and what is none. See read_text.h.
+#include "data/read_text.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <vector>
+
+#include "data/input_file.h"
+#include "data/records.h"
+#include "data/token_file.h"
+
+namespace slab::data {
+namespace fs = std::filesystem;
+namespace {
+
+using Check = std::function<void()>;
+
+constexpr size_t kMaxTextBytes = kMaxTokensPerFile;  // of one text, which is held in memory
+
+[[noreturn]] void refuse_long(const std::string& name, const std::string& bytes) {
+    throw std::runtime_error(name + ": has " + bytes + " bytes, wanted a text of at most " +
+                             std::to_string(kMaxTextBytes) +
+                             ". Hint: split it into several files and give them all to build/tokenize.");
+}
+
+[[noreturn]] void refuse_reading(const std::string& name, int error) {
+    throw std::runtime_error(name + ": cannot be read: " + std::generic_category().message(error) +
+                             ". Hint: give text files, or build/tokenize - for standard input.");
+}
+
+// Until the descriptor has something to read, or its end, or an error to report. A signal may come just before the
+// waiting begins, so that it does not wait for long.
+void wait_for_input(int fd, const Check& check) {
+    constexpr int pause_ms = 100;
+    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+    do check();
+    while (poll(&waiting, 1, pause_ms) <= 0);
+}
+
+struct OwnedDescriptor {
+    int fd;
+    ~OwnedDescriptor() { close(fd); }
+};
+
+// Returns the text when it is one.
+std::string checked(std::string text, const std::string& name) {
+    if (const size_t at = text.find('\0'); at < size_t{1} << 16)
+        throw std::runtime_error(name + ": is no text: byte " + std::to_string(at) +
+                                 " is 0. Hint: give UTF-8 text, records (*.jsonl), or, to train_gpt, token files made "
+                                 "by build/tokenize (*.bin)");
+    refuse_records_as_text(text, name);
+    return text;
+}
+
+}  // namespace
+
+std::string read_text(const fs::path& path, const Check& check) {
+    const std::string name = path.string();
+    std::error_code ignored;
+    if (fs::is_regular_file(path, ignored)) {
+        check();
+        const InputFile file(path);
+        if (file.size_bytes() > kMaxTextBytes) refuse_long(name, std::to_string(file.size_bytes()));
+        return checked(file.read_all("text"), name);
+    }
+    // Not blocking: opening a named pipe would wait for its writer, where no check is made.
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) refuse_reading(name, errno);
+    const OwnedDescriptor owned{fd};
+    return read_text(fd, name, check);
+}
+
+std::string read_text(int fd, const std::string& name, const Check& check) {
+    std::string text;
+    std::vector<char> buffer(size_t{1} << 20);
+    for (;;) {
+        wait_for_input(fd, check);
+        const ssize_t got = read(fd, buffer.data(), buffer.size());
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0) refuse_reading(name, errno);
+        if (got == 0) return checked(std::move(text), name);
+        text.append(buffer.data(), static_cast<size_t>(got));
+        if (text.size() > kMaxTextBytes) refuse_long(name, "more than " + std::to_string(kMaxTextBytes));
+    }
+}
+
+}  // namespace slab::data
