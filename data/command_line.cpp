@@ -30,6 +30,11 @@ std::vector<std::string> long_flags(const CLI::App& app) {
     return flags;
 }
 
+// A flag with one value; given again, it is given anew.
+bool is_single(const CLI::Option& option) {
+    return option.nonpositional() && option.get_expected_max() == 1;
+}
+
 std::string refuse_empty(const std::string& flag, bool number) {
     return flag + " is empty; wanted " + (number ? "a number" : "a value") +
            " there. Hint: is a shell's variable unset? Leave the flag out for its default";
@@ -47,7 +52,9 @@ std::string misread_value(const CLI::App& app) {
     for (const CLI::Option* option : app.get_options()) {
         const std::string type = option->get_type_name();
         const bool number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
-        for (const std::string& value : option->results()) {
+        std::vector<std::string> values = option->results();
+        if (is_single(*option) && values.size() > 1) values.erase(values.begin(), values.end() - 1);
+        for (const std::string& value : values) {
             if (value.empty()) return refuse_empty(option->get_name(), number);
             if (number && is_octal_or_hexadecimal(value))
                 return option->get_name() + " = " + value + "; wanted a decimal number that does not begin with 0";
@@ -93,6 +100,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
         return 1;
     };
     app.set_version_flag("--version", app.get_name() + " of slabstream " SLABSTREAM_VERSION);
+    for (CLI::Option* option : app.get_options())
+        if (is_single(*option)) option->take_last();
     const std::vector<std::string> known = long_flags(app);
     std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
     for (std::string& argument : arguments) {

@@ -1,5 +1,6 @@
 // One way for all programs to read their command line with CLI11: '_' is taken for '-' in the names of flags, an
-// unknown flag is an error that names the nearest known one, and every error exits 1 (CLI11 has a code for each kind).
+// unknown flag is an error that names the nearest known one, of a flag given several times the last one holds, and
+// every error exits 1 (CLI11 has a code for each kind).
 #pragma once
 
 #include <iosfwd>

@@ -27,11 +27,13 @@ reset() {
 }
 train() {
     limited "$build/train_gpt" --base-model "$work/now/base" --train-data "$work/now/data/train.bin" --layer-offloading --threads 2 \
-        --gradient-accumulation-steps 2 --lora-r 2 --lora-target-modules "q_proj,down_proj" --max-steps 3 "$@"
+        --gradient-accumulation-steps 2 --max-steps 3 "$@"
 }
-start_anew() { train --sequence-len 16 --save-steps 1 --output-dir "$work/now/fresh" "$@"; }
-start_from_adapter() { start_anew --adapter-in "$work/now/adapter"; }
-resume() { train --sequence-len 16 --save-steps 1 --output-dir "$work/now/run" --resume-from-checkpoint "$1"; }
+adapter=(--lora-r 2 --lora-target-modules "q_proj,down_proj")
+start_fresh() { train --sequence-len 16 --save-steps 1 --output-dir "$work/now/fresh" "$@"; }
+start_anew() { start_fresh "${adapter[@]}" "$@"; }
+start_from_adapter() { start_fresh --adapter-in "$work/now/adapter"; }
+resume() { train "${adapter[@]}" --sequence-len 16 --save-steps 1 --output-dir "$work/now/run" --resume-from-checkpoint "$1"; }
 go_on() { resume last; }
 
 reset

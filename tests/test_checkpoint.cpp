@@ -180,6 +180,11 @@ TEST_SUITE("cpu") {
         other["--weight-decay"] = "0.1";
         CHECK(has(error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, run_of(other)); }),
                   "--weight-decay unset"));
+        other["--seed"] = "8";  // all that differs is named
+        const std::string both =
+            error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, run_of(other)); });
+        CHECK(has(both, "--seed 7, this one has 8"));
+        CHECK(has(both, "--weight-decay unset, this one has 0.1"));
         const std::string another =
             error_of([&] { load_checkpoint(dir.path / "checkpoint-5", run.model, run_of(kIdentity, "4567")); });
         CHECK(has(another, "another base model"));

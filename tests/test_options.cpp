@@ -235,8 +235,13 @@ TEST_SUITE("cpu") {
                                                     "--max-steps",    "1",
                                                     "--lora-r",       "2",
                                                     "--threads",      "1"};
+            const auto in_its_place = [&](const std::string& other) {  // a flag of another way to the same end
+                return (flag == "--freeze-layers" && other == "--lora-r") ||
+                       (flag == "--num-epochs" && other == "--max-steps");
+            };
             for (size_t i = 0; i < usual.size(); i += 2)
-                if (usual[i] != flag) arguments.insert(arguments.end(), {usual[i], usual[i + 1]});
+                if (usual[i] != flag && !in_its_place(usual[i]))
+                    arguments.insert(arguments.end(), {usual[i], usual[i + 1]});
             arguments.push_back(flag + "=" + value);
             CAPTURE(flag);
             CAPTURE(value);
@@ -376,6 +381,79 @@ TEST_SUITE("cpu") {
         CHECK(parse_trace_steps("7:1006") == std::pair<int64_t, int64_t>{7, 1006});
         CHECK(parse_trace_steps("5:5") == std::pair<int64_t, int64_t>{5, 5});
         CHECK(has(error_of([] { parse_trace_steps("1:1001"); }), "at most 1000 steps"));
+    }
+
+    TEST_CASE("options: a flag that another leaves without effect is refused, naming both") {
+        const std::vector<std::vector<std::string>> refused = {
+            {"--lora-r", "4", "--adapter", "none"},
+            {"--lora-r", "16", "--adapter", "none"},  // the default, and yet asked for
+            {"--lora-alpha", "4", "--adapter", "none"},
+            {"--lora-dropout", "0.1", "--freeze-layers", "2"},
+            {"--lora-target-modules", "q_proj", "--freeze-layers", "0"},
+            {"--use-rslora", "--adapter", "none"},
+            {"--num-epochs", "2", "--max-steps", "10"},
+            {"--warmup-ratio", "0.1", "--warmup-steps", "0"},
+            {"--top-k", "5", "--sample-temperature", "0", "--sample", "x"},
+            {"--top-p", "0.5", "--sample-temperature", "0", "--sample", "x"},
+        };
+        for (const auto& flags : refused) {
+            CAPTURE(flags);
+            const Parsed p = parse(with(flags));
+            CHECK(p.code == 1);
+            const size_t other = flags[1].starts_with("--") ? 1 : 2;
+            CHECK(has(p.error, flags[0] + (other == 1 ? "" : " " + flags[1]) + ": without effect beside " +
+                                   flags[other] + " " + flags[other + 1] + ";"));
+        }
+        CHECK(has(parse(with({"--lora-r", "4", "--lora-alpha", "8", "--adapter", "none"})).error,
+                  "--lora-r 4, --lora-alpha 8: without effect beside --adapter none"));
+        for (const std::vector<std::string>& fine :
+             {std::vector<std::string>{"--adapter", "none", "--use-rslora=false"},
+              {"--max-steps", "0", "--num-epochs", "2"},
+              {"--warmup-steps", "-1", "--warmup-ratio", "0.1"},
+              {"--adapter", "lora", "--lora-r", "4"},
+              {"--sample", "x", "--sample-temperature", "0", "--top-k", "0", "--top-p", "1"}}) {
+            CAPTURE(fine);
+            CHECK(parse(with(fine)).error == "");
+            CHECK(parse(with(fine)).options.notes.empty());
+        }
+        const Parsed limit = parse(with({"--save-total-limit", "2"}));
+        REQUIRE(limit.options.notes.size() == 1);
+        CHECK(has(limit.options.notes[0], "--save-total-limit 2: without --save-steps"));
+    }
+
+    TEST_CASE(
+        "options: the command line puts a config file's flags aside with a note; within a file they are refused") {
+        const FreshDirectory dir;
+        const std::string file = (dir.path / "run.toml").string();
+        put(file, "lora-r = 4\nlora_alpha = 8\nwarmup-ratio = 0.1\n");
+        const Parsed p = parse(with({"--config", file, "--adapter", "none", "--warmup-steps", "3"}));
+        CHECK(p.error == "");
+        REQUIRE(p.options.notes.size() == 2);
+        CHECK(p.options.notes[0] ==
+              "--lora-r 4 (config file), --lora-alpha 8 (config file): without effect beside --adapter none");
+        CHECK(has(p.options.notes[1], "--warmup-ratio 0.1 (config file): without effect beside --warmup-steps 3"));
+        CHECK_FALSE(has(p.options.config_toml, "lora"));
+        CHECK_FALSE(has(p.options.config_toml, "warmup-ratio"));
+        CHECK(has(parse(with({"--config", file, "--adapter", "none", "--lora-r", "2"})).error, "--lora-r 2: without"));
+        put(file, "lora-r = 4\nadapter = \"none\"\n");
+        CHECK(has(parse(with({"--config", file})).error,
+                  "--lora-r 4 (config file): without effect beside --adapter none (config file)"));
+    }
+
+    TEST_CASE("options: of a flag given twice the last holds, and an empty value is none") {
+        const Parsed p = parse(with({"--learning-rate", "0.1", "--plan", "--learning_rate=0.5", "--plan", "--lora-r",
+                                     "", "--lora-r", "3", "--adapter", "none", "--adapter", "lora"}));
+        CHECK(p.error == "");
+        CHECK(p.options.learning_rate == 0.5);
+        CHECK(p.options.lora_r == 3);
+        CHECK(p.options.adapter == "lora");
+        CHECK(has(p.options.config_toml, "learning-rate = 0.5\n"));
+        for (const char* flag : {"--sample", "--val-data", "--adapter-in", "--num-slots", "--vram-budget", "--log",
+                                 "--resume-from-checkpoint"}) {
+            const Parsed empty = parse(with({flag, ""}));
+            CHECK(empty.code == 1);
+            CHECK(has(empty.error, flag + std::string(" is empty; wanted a value there")));
+        }
     }
 
     TEST_CASE("options: sizes are powers of 1024, with or without iB") {

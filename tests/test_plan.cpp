@@ -220,6 +220,57 @@ TEST_SUITE("cpu") {
         CHECK(has(content(dir.path / "out" / "log.jsonl"), "\"device_peak_bytes\":" + std::to_string(planned)));
     }
 
+    TEST_CASE("plan: --plan refuses weights that a run would refuse, and plans for a config.json alone with a note") {
+        const TinyBase base("llama");
+        const auto plan = [&](std::vector<std::string> more = {}) {
+            more.insert(more.end(), {"--base-model", base.files.path.string(), "--plan", "--threads", "1"});
+            return run_train_gpt(more);
+        };
+        CHECK(plan().error == "");
+        const std::filesystem::path weights = base.files.path / "model.safetensors";
+        std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 1);
+        const Program truncated = plan();
+        CHECK(truncated.code == 1);
+        CHECK(has(truncated.error, weights.string()));
+        CHECK(plan({"--from-scratch"}).code == 0);
+        std::filesystem::remove(weights);
+        const Program alone = plan();
+        CHECK(alone.code == 0);
+        CHECK(has(alone.out, "note: there are no weights beside config.json"));
+        const Program slots = plan({"--layer-offloading", "--num-slots", "9"});
+        CHECK(has(slots.out, "note: --num-slots 9 is more than the 5 streamed layers; the ring has 5 slots"));
+        CHECK_FALSE(has(plan({"--layer-offloading", "--num-slots", "5"}).out, "is more than"));
+    }
+
+    TEST_CASE("plan: the advice names the largest micro-batch that fits, and the longest rows in steps of 64 or 8") {
+        const ModelConfig config = tiny_config("llama", 4);
+        const auto bytes_of = [&](ModelSettings s, int B, int T) {
+            s.B = B;
+            s.T = T;
+            return make_layout(config, s).device_bytes();
+        };
+        ModelSettings now = streamed(tiny_settings(), 1, 2);
+        now.B = 8;
+        now.T = 512;
+        const ModelLayout layout = make_layout(config, now);
+        const auto advice = [&](size_t budget) { return error_of([&] { check_budget(layout, 0, budget); }); };
+        for (int B = 1; B < 8; ++B)
+            for (const size_t budget : {bytes_of(now, B, 512), bytes_of(now, B + 1, 512) - 1}) {
+                CAPTURE(B);
+                CAPTURE(advice(budget));
+                const std::string batch = "--micro-batch-size " + std::to_string(B) + " (and ";
+                CHECK(has(advice(budget), batch));
+                CHECK_FALSE(has(advice(budget), "--sequence-len"));  // shorter rows are not needed
+            }
+        CHECK(has(advice(bytes_of(now, 3, 512)), "(and 8/3 times the --gradient-accumulation-steps)"));
+        CHECK(has(advice(bytes_of(now, 4, 512)), "(and 2 times the --gradient-accumulation-steps)"));
+        for (const int T : {8, 16, 56, 64, 128, 448}) {
+            CAPTURE(T);
+            CHECK(has(advice(bytes_of(now, 1, T)), "--micro-batch-size 1 --sequence-len " + std::to_string(T) + " "));
+        }
+        CHECK(has(advice(bytes_of(now, 1, 8) - 1), "the least is " + memory_text(bytes_of(now, 1, 8)) + " ("));
+    }
+
     TEST_CASE("plan: following a line of the advice gives a plan that fits") {
         const TinyBase gpt2("gpt2", 9), llama("llama", 9);
         const std::vector<Flags> starts = {

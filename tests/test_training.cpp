@@ -151,6 +151,26 @@ TEST_SUITE("cpu") {
         CHECK(config["r"] == 3);
         CHECK(config["lora_alpha"] == 5);
         CHECK(config["use_rslora"] == true);
+
+        // Flags that say the same are welcome, others are refused; config.toml has what holds, and repeats the run.
+        const std::string adapter = bench.run_dir("a").string(), toml = (bench.run_dir("b") / "config.toml").string();
+        for (const char* line : {"lora-r = 3\n", "lora-alpha = 5\n", "lora-dropout = 0\n", "use-rslora = true\n"})
+            CHECK(has(content(toml), line));
+        const Program again = run_train_gpt({"--config", toml, "--output-dir", bench.run_dir("c").string()});
+        CHECK(again.error == "");
+        CHECK(bench.adapter("c") == bench.adapter("b"));
+        bench.run_well("same", {{"--adapter-in", adapter}, {"--lora-r", "3"}, {"--lora-target-modules", "all-linear"}});
+        const Program other = bench.run("d", {{"--adapter-in", adapter}, {"--lora-r", "4"}, {"--lora-dropout", "0.3"}});
+        CHECK(other.code == 1);
+        CHECK(has(other.error,
+                  "--lora-r 4 (there: 3), --lora-dropout 0.3 (there: 0): contradicts --adapter-in " + adapter));
+        CHECK_FALSE(std::filesystem::exists(bench.run_dir("d")));
+        CHECK(has(bench.run("d", {{"--adapter-in", adapter}, {"--lora-target-modules", "q_proj"}}).error,
+                  "--lora-target-modules q_proj (there: "));
+        // On the command line --adapter-in beats a config file's --lora-*.
+        put(bench.dir.path / "r.toml", "lora-r = 9\n");
+        bench.run_well("e", {{"--adapter-in", adapter}, {"--config", (bench.dir.path / "r.toml").string()}});
+        CHECK(has(content(bench.run_dir("e") / "config.toml"), "lora-r = 3\n"));
     }
 
     TEST_CASE("training: all weights, and the upper layers, give a model that loads as a base") {

@@ -320,6 +320,38 @@ TEST_SUITE("cpu") {
         CHECK_FALSE(fs::exists(bench.dir.path / "new"));
     }
 
+    TEST_CASE(
+        "training: a refusal to go on names the flags that were given otherwise, and not what follows from them") {
+        const Bench bench;
+        const Flags usual = {{"--max-steps", "0"}};
+        bench.run_well("a", usual);
+        const auto error_with = [&](Flags flags) {
+            flags.insert(usual.begin(), usual.end());
+            flags["--resume-from-checkpoint"] = "last";
+            const Program program = bench.run("a", flags);
+            CHECK(program.code == 1);
+            return program.error;
+        };
+        const std::string batch = error_with({{"--micro-batch-size", "1"}});
+        CHECK(has(batch, "the run was made with --micro-batch-size 2, this one has 1; resume"));
+        CHECK_FALSE(has(batch, "--max-steps"));
+        const std::string longer = error_with({{"--sequence-len", "12"}, {"--seed", "7"}});
+        CHECK(has(longer, "--seed 42, this one has 7"));
+        CHECK(has(longer, "--sequence-len 9, this one has 12"));
+        CHECK_FALSE(has(longer, "rows of"));
+        CHECK_FALSE(has(longer, "--max-steps"));
+        CHECK(has(error_with({{"--num-epochs", "2"}}),
+                  "the run was made with --max-steps (or --num-epochs) 6, this one has 12"));
+        const std::string fewer = error_with({{"--val-set-size", "4"}});
+        CHECK(has(fewer, "the rows of --train-data were 24, this one has 20"));
+        CHECK_FALSE(has(fewer, "--max-steps"));
+        write_tiny_tokens(bench.dir.path / "train.bin", bench.base.config.V, 9 * 30 + 1, 2);
+        const std::string data = error_with({});
+        CHECK(has(data, "the data of --train-data has changed"));
+        CHECK_FALSE(has(data, "--max-steps"));
+        CHECK_FALSE(has(data, "rows of"));
+    }
+
     TEST_CASE("training: going on with another base of the same shape is refused, and without knowing it is said") {
         const Bench bench;
         bench.run_well("a", {{"--max-steps", "2"}});

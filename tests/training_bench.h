@@ -81,7 +81,8 @@ struct Bench {
                       {"--max-steps", "5"},
                       {"--threads", "2"},
                       {"--learning-rate", "0.01"}});
-        if (!flags.count("--adapter") && !flags.count("--freeze-layers")) flags.insert({"--lora-r", "2"});
+        if (!flags.count("--adapter") && !flags.count("--freeze-layers") && !flags.count("--adapter-in"))
+            flags.insert({"--lora-r", "2"});
         std::vector<std::string> all;
         for (const auto& [flag, value] : flags) {
             all.push_back(flag);

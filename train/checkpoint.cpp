@@ -16,6 +16,7 @@
 #include "data/json_file.h"
 #include "train/adapter_files.h"
 #include "train/model_directory.h"
+#include "train/run_setup.h"
 #include "train/safetensors.h"
 #include "train/text.h"
 
@@ -259,18 +260,9 @@ CheckpointContent read_checkpoint(const fs::path& directory, const ModelLayout& 
     TrainerState& state = content.state;
     state = read_state(directory / kStateFile);
     const std::string file = (directory / kStateFile).string();
-    for (const auto& [flag, value] : run.identity) {
-        const auto then = state.identity.find(flag);
-        if (then == state.identity.end() || then->second != value)
-            throw std::runtime_error(
-                file + ": the run was made with " + flag + " " +
-                (then == state.identity.end() ? "unset" : then->second) + ", this one has " + value +
-                "; resume with the same value, or start a new run (--adapter-in takes over an adapter)");
-    }
-    for (const auto& [flag, value] : state.identity)
-        if (!run.identity.count(flag))
-            throw std::runtime_error(file + ": the run was made with " + flag + " " + value +
-                                     ", this one has none; resume with the same flags");
+    if (const std::string differences = identity_differences(state.identity, run.identity); !differences.empty())
+        throw std::runtime_error(file + ": " + differences +
+                                 "; resume with the same, or start a new run (--adapter-in takes over an adapter)");
     if (!state.base_fingerprint.empty() && state.base_fingerprint != run.base_fingerprint)
         throw std::runtime_error(file +
                                  ": the run was made on another base model than --base-model now names, with "

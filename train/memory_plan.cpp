@@ -1,5 +1,7 @@
 // The memory plan as people read it, and the advice when it does not fit. Sizes come from model_layout.cpp.
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 
 #include "kernels/matmul.h"
@@ -12,6 +14,7 @@ namespace slab::train {
 namespace {
 
 constexpr int kShortestAdvised = 8;  // tokens a row: fewer is no training
+constexpr int kAdvisedStep = 64;     // longer rows are advised in multiples of it
 
 size_t planned_bytes(const ModelConfig& config, const ModelSettings& settings) {
     return make_layout(config, settings).device_bytes();
@@ -31,13 +34,29 @@ std::string flags_between(const ModelSettings& now, const ModelSettings& wanted)
     if (wanted.B != now.B) add("--micro-batch-size " + std::to_string(wanted.B));
     if (wanted.T != now.T) add("--sequence-len " + std::to_string(wanted.T));
     if (wanted.resident_layers != now.resident_layers) add("without --resident-layers");
-    if (wanted.B != now.B) add("(and " + std::to_string(now.B) + " times the --gradient-accumulation-steps)");
+    if (wanted.B != now.B) {
+        const int common = std::gcd(now.B, wanted.B);
+        add("(and " + std::to_string(now.B / common) +
+            (wanted.B == common ? "" : "/" + std::to_string(wanted.B / common)) +
+            " times the --gradient-accumulation-steps)");
+    }
     return flags;
 }
 
 // The account calls what trains "adapters", as it mostly is.
 const char* label_of(MemoryCategory category, const ModelLayout& layout) {
     return category == MemoryCategory::adapters && !layout.settings.lora ? "trained weights" : name_of(category);
+}
+
+// The largest of step, 2 step, ..., below `limit`, that fits, by halving what is left; 0 when none does. Only what was
+// tried and fits is given.
+int largest_fitting(int step, int limit, const std::function<bool(int)>& fits) {
+    int most = 0, above = (limit + step - 1) / step;  // in steps: most fits (or is 0), above does not
+    while (above - most > 1) {
+        const int middle = most + (above - most) / 2;
+        (fits(middle * step) ? most : above) = middle;
+    }
+    return most * step;
 }
 
 // Changes of flags, one at a time and then together, that bring the plan under the budget.
@@ -48,11 +67,30 @@ std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budg
     };
     const ModelSettings& now = layout.settings;
     std::vector<Change> changes;
+    const auto bytes_of = [&](const ModelSettings& wanted) {
+        return reserved_bytes + planned_bytes(layout.config, wanted);
+    };
     const auto add = [&](const ModelSettings& wanted) {
         const std::string flags = flags_between(now, wanted);
         const auto same = [&](const Change& change) { return change.flags == flags; };
         if (flags.empty() || std::any_of(changes.begin(), changes.end(), same)) return;
-        changes.push_back({flags, reserved_bytes + planned_bytes(layout.config, wanted)});
+        changes.push_back({flags, bytes_of(wanted)});
+    };
+    const auto fits = [&](const ModelSettings& wanted) { return bytes_of(wanted) <= budget_bytes; };
+    // The most that fits of what does not fit as it is.
+    const auto add_smaller_batch = [&](ModelSettings wanted) {
+        if (fits(wanted)) return;
+        const auto fits_with = [&](int B) { return wanted.B = B, fits(wanted); };
+        wanted.B = std::max(1, largest_fitting(1, now.B, fits_with));
+        add(wanted);
+    };
+    const auto add_shorter_rows = [&](ModelSettings wanted) {
+        if (fits(wanted)) return;
+        const auto fits_with = [&](int T) { return wanted.T = T, fits(wanted); };
+        int T = largest_fitting(kAdvisedStep, now.T, fits_with);
+        if (T == 0) T = largest_fitting(kShortestAdvised, now.T, fits_with);
+        wanted.T = std::max(T, kShortestAdvised);
+        if (wanted.T < now.T) add(wanted);
     };
     ModelSettings offloading = now;
     if (layout.streamed.size() + layout.resident_frozen.size() > 2) {
@@ -65,15 +103,13 @@ std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budg
     changed.recompute = Recompute::block;
     add(changed);
     add(offloading);
-    changed = now;
-    changed.B = 1;
-    add(changed);
+    add_smaller_batch(now);
     changed = offloading;
     changed.recompute = Recompute::block;
     add(changed);
+    add_smaller_batch(changed);
     changed.B = 1;
-    add(changed);
-    for (changed.T /= 2; changed.T >= kShortestAdvised; changed.T /= 2) add(changed);
+    add_shorter_rows(changed);
     std::string text;
     int found = 0;
     for (const auto& change : changes) {

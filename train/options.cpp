@@ -9,14 +9,17 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 
 #include "data/command_line.h"
 #include "data/display.h"
 #include "data/nearest_name.h"
 #include "train/config_file.h"
+#include "train/idle_flags.h"
 
 namespace slab::train {
 
@@ -25,7 +28,8 @@ namespace {
 // Config files whose keys may be spelled with '_' and whose unknown keys are named with their nearest known neighbour.
 class RunConfig : public CLI::ConfigTOML {
   public:
-    explicit RunConfig(const CLI::App& app) : app_(app) {}
+    // in_file: gets the keys whose flag the command line does not give.
+    RunConfig(const CLI::App& app, std::set<std::string>& in_file) : app_(app), in_file_(in_file) {}
 
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
         std::vector<std::string> known;
@@ -41,6 +45,7 @@ class RunConfig : public CLI::ConfigTOML {
             if (std::find(known.begin(), known.end(), item.name) == known.end())
                 throw CLI::ConfigError(where + ", line " + std::to_string(entry.line) + ": unknown key " + item.name +
                                        "; did you mean " + data::nearest_name(item.name, known) + "?");
+            if (app_.get_option("--" + item.name)->count() == 0) in_file_.insert(item.name);
             items.push_back(std::move(item));
         }
         return items;
@@ -48,6 +53,7 @@ class RunConfig : public CLI::ConfigTOML {
 
   private:
     const CLI::App& app_;
+    std::set<std::string>& in_file_;
 };
 
 // A flag's file or directory with its whole path: a config file is read from wherever the next run begins. What is no
@@ -62,8 +68,10 @@ std::string found_from_anywhere(const std::string& flag, const std::string& valu
     return error ? value : whole.string();
 }
 
-// Every flag that a config file may have, with the value it has now; but for the files beside a run, which would be
-// this run's files again when another one begins with its config.toml.
+// Every flag that a config file may have and that decides something, with the value it has now; but for the files
+// beside a run, which would be this run's files again when another one begins with its config.toml, and for --lora-*
+// beside
+// --adapter-in, which run_config_text() adds as the adapter has them.
 std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
     std::string text;
     const auto is_beside = [](const CLI::Option* option) {
@@ -73,7 +81,8 @@ std::string config_toml_of(const CLI::App& app, const TrainOptions& o) {
         if (!option->get_configurable() || option->get_lnames().empty()) continue;
         const std::string& name = option->get_lnames().front();
         const bool given = option->count() > 0;
-        if (is_beside(option)) continue;
+        const bool of_adapter = name.starts_with("lora-") || name == "use-rslora";
+        if (is_beside(option) || is_idle(name, o) || (of_adapter && !o.adapter_in.empty())) continue;
         const auto absent = [&](const CLI::Option* other) { return other->count() == 0 || is_beside(other); };
         const auto needs = option->get_needs();
         if (std::any_of(needs.begin(), needs.end(), absent)) continue;  // alone it would be refused
@@ -143,7 +152,7 @@ void add_model_flags(CLI::App& app, TrainOptions& o) {
     app.add_option("--lora-target-modules", o.lora_target_modules, "all-linear, or PEFT's names: q_proj,v_proj")
         ->group("What trains");
     app.add_flag("--use-rslora", o.use_rslora, "rank-stabilised scale")->group("What trains");
-    app.add_option("--adapter-in", o.adapter_in, "PEFT directory to go on from; its settings replace --lora-*")
+    app.add_option("--adapter-in", o.adapter_in, "PEFT directory to go on from; its settings hold")
         ->group("What trains");
     app.add_option(
            "--freeze-layers", o.freeze_layers,
@@ -421,7 +430,8 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
         })
         ->configurable(false)
         ->group("The run");
-    app.config_formatter(std::make_shared<RunConfig>(app));
+    std::set<std::string> in_file;
+    app.config_formatter(std::make_shared<RunConfig>(app, in_file));
     add_model_flags(app, o);
     add_training_flags(app, o);
     add_offload_flags(app, o.offload);
@@ -438,7 +448,12 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
         }
         o.adapter = "none";
     }
+    for (const CLI::Option* option : std::as_const(app).get_options())
+        if (option->count() > 0 && !option->get_lnames().empty())
+            o.given[option->get_lnames().front()] = {option->results().back(),
+                                                     in_file.count(option->get_lnames().front()) != 0};
     check_options(o);
+    o.notes = check_idle_flags(o);
     o.config_toml = config_toml_of(app, o);
     return std::nullopt;
 }

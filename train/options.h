@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -29,6 +30,12 @@ struct OffloadFlags {
 
     // --vram-budget in bytes, 0 when it was not given. Throws std::runtime_error as parse_size does.
     size_t budget_bytes() const;
+};
+
+// A flag that the command line or a config file gives a value.
+struct GivenFlag {
+    std::string value;
+    bool in_config_file;  // and there only: the command line wins
 };
 
 struct TrainOptions {
@@ -70,7 +77,9 @@ struct TrainOptions {
     double sample_temperature = 0.8, top_p = 1;
     int top_k = 0;  // 0: all
 
-    std::string config_toml;  // the text that repeats this run
+    std::map<std::string, GivenFlag> given;  // by name, without dashes
+    std::vector<std::string> notes;          // on flags, without "note: "
+    std::string config_toml;                 // the text that repeats this run
 };
 
 // Parses and checks. Returns the exit code when the program shall end now, nothing when it shall go on.

@@ -41,10 +41,11 @@ class Run {
 
   private:
     void check_paths() const;
+    void check_weights() const;
     void announce_plan();
     void open_rows();
     void prepare_sample(ModelSettings& settings);
-    void note_settings() const;
+    void note_settings(const ModelSettings& settings) const;
     bool plan_fits() const;
     void check_stop() const {
         if (interrupt_) throw data::Interrupted{};

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "train/checkpoint.h"
+#include "train/idle_flags.h"
 #include "train/model_directory.h"
 #include "train/output_paths.h"
 #include "train/run_log.h"
@@ -154,9 +155,10 @@ void require_own_trace(const TrainOptions& o) {
     if (!o.trace.empty() && has_content(o.trace)) require_own(o, "trace", o.trace, run_of_trace(o.trace));
 }
 
-std::string run_config_text(const TrainOptions& o) {
+std::string run_config_text(const TrainOptions& o, const std::optional<LoraSettings>& lora) {
     return std::string(kConfigHeader) +
-           "; --config FILE --output-dir ANOTHER repeats it, but for --log and --trace.\n" + o.config_toml;
+           "; --config FILE --output-dir ANOTHER repeats it, but for --log and --trace.\n" + o.config_toml +
+           (lora && !o.adapter_in.empty() ? lora_config_text(*lora) : "");
 }
 
 }  // namespace slab::train

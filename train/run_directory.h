@@ -9,9 +9,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "train/adapter_config.h"
 #include "train/options.h"
 
 namespace slab::train {
@@ -34,7 +36,8 @@ std::string way_to_run(const std::filesystem::path& file, const std::filesystem:
 void require_own_log(const TrainOptions& options);
 void require_own_trace(const TrainOptions& options);
 
-// config.toml as it is written: options.config_toml, behind a line that says whose it is.
-std::string run_config_text(const TrainOptions& options);
+// config.toml as it is written: options.config_toml, behind a line that says whose it is, and with --adapter-in what
+// its adapter is.
+std::string run_config_text(const TrainOptions& options, const std::optional<LoraSettings>& lora);
 
 }  // namespace slab::train

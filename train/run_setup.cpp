@@ -22,6 +22,26 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Names in a run's identity that are no flags.
+constexpr const char* kTokensName = "tokens of --train-data (a hash)";
+constexpr const char* kRowsName = "rows of --train-data";
+constexpr const char* kStepsName = "--max-steps (or --num-epochs)";
+
+// What of a run's identity follows from other parts of it. A difference there is named only when these are the same, or
+// a user would be told of a flag that nobody gave.
+struct Derived {
+    const char* name;
+    std::vector<const char*> from;
+};
+const std::vector<Derived>& derived_names() {
+    static const std::vector<Derived> names = {
+        {kTokensName, {"--sequence-len", "--sample-packing", "--train-on-inputs", "--chat-template"}},
+        {kRowsName, {kTokensName, "--sequence-len", "--sample-packing", "--train-on-inputs", "--chat-template"}},
+        {kStepsName, {kRowsName, kTokensName, "--micro-batch-size", "--gradient-accumulation-steps"}},
+    };
+    return names;
+}
+
 // Why a directory may have no config.json, as advice.
 std::string hint_without_config(const fs::path& config) {
     std::error_code error;
@@ -57,17 +77,7 @@ ModelConfig read_base_config(const fs::path& base_model) {
     return read_model_config(config_path(base_model));
 }
 
-ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
-    ModelSettings s;
-    s.B = o.micro_batch_size;
-    s.T = o.sequence_len;
-    s.freeze_layers = std::max(o.freeze_layers, 0);
-    apply_offload_flags(s, o.offload, config.L);
-    if (o.adapter == "none") return s;
-    if (!o.adapter_in.empty()) {
-        s.lora = read_adapter_config(fs::path(o.adapter_in) / kAdapterConfigFile, config);
-        return s;
-    }
+LoraSettings lora_of_flags(const TrainOptions& o) {
     LoraSettings lora{.r = o.lora_r,
                       .alpha = static_cast<float>(o.lora_alpha),
                       .dropout = static_cast<float>(o.lora_dropout),
@@ -77,7 +87,18 @@ ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
     std::stringstream targets(o.lora_target_modules);
     for (std::string name; std::getline(targets, name, ',');)
         if (!name.empty()) lora.target_modules.push_back(name);
-    s.lora = lora;
+    return lora;
+}
+
+ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
+    ModelSettings s;
+    s.B = o.micro_batch_size;
+    s.T = o.sequence_len;
+    s.freeze_layers = std::max(o.freeze_layers, 0);
+    apply_offload_flags(s, o.offload, config.L);
+    if (o.adapter == "none") return s;
+    s.lora = o.adapter_in.empty() ? lora_of_flags(o)
+                                  : read_adapter_config(fs::path(o.adapter_in) / kAdapterConfigFile, config);
     return s;
 }
 
@@ -115,12 +136,12 @@ std::map<std::string, std::string> identity_of(const TrainOptions& o, const Mode
         {"--adam-epsilon", format_text("%.9g", o.adam_epsilon)},
         {"--freeze-layers", std::to_string(layout.settings.freeze_layers)},
         {"--from-scratch", o.from_scratch ? "true" : "false"},
-        {"--max-steps (or --num-epochs)", std::to_string(steps)},
+        {kStepsName, std::to_string(steps)},
         {"--sample-packing", o.sample_packing ? "true" : "false"},
         {"--train-on-inputs", o.train_on_inputs ? "true" : "false"},
         {"--chat-template", o.chat_template},
-        {"rows of --train-data", std::to_string(train_data.rows())},
-        {"tokens of --train-data (a hash)", format_text("%016" PRIx64, train_data.file().content_hash())},
+        {kRowsName, std::to_string(train_data.rows())},
+        {kTokensName, format_text("%016" PRIx64, train_data.file().content_hash())},
     };
     id["--adapter"] = layout.settings.lora ? "lora" : "none";
     id["precision of the build"] = kPrecision;
@@ -141,6 +162,38 @@ std::map<std::string, std::string> identity_of(const TrainOptions& o, const Mode
         id["--use-rslora"] = lora.rslora ? "true" : "false";
     }
     return id;
+}
+
+std::string identity_differences(const std::map<std::string, std::string>& then,
+                                 const std::map<std::string, std::string>& now) {
+    const auto value_in = [](const auto& identity, const std::string& name) {
+        const auto found = identity.find(name);
+        return found == identity.end() || found->second.empty() ? "unset" : found->second;
+    };
+    const auto differs = [&](const std::string& name) { return value_in(then, name) != value_in(now, name); };
+    const auto said = [&](const std::string& words, const std::string& name) {
+        return words + value_in(then, name) + ", this one has " + value_in(now, name);
+    };
+    std::map<std::string, std::string> all = then;
+    all.insert(now.begin(), now.end());
+    std::string flags, data;
+    for (const auto& [name, value] : all) {
+        const auto& names = derived_names();
+        const auto from =
+            std::find_if(names.begin(), names.end(), [&name = name](const Derived& d) { return d.name == name; });
+        if (!differs(name)) continue;
+        if (from != names.end() && std::any_of(from->from.begin(), from->from.end(), differs)) continue;
+        if (name == kTokensName)
+            data += said(
+                "the data of --train-data has changed (or what --val-set-size holds out of it): the hash of its tokens "
+                "was ",
+                name);
+        else if (name == kRowsName)
+            data += said("the rows of --train-data were ", name);
+        else
+            flags += (flags.empty() ? "the run was made with " : "; with ") + said(name + " ", name);
+    }
+    return flags + (flags.empty() || data.empty() ? "" : "; ") + data;
 }
 
 std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text) {

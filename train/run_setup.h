@@ -20,6 +20,9 @@ std::filesystem::path config_path(const std::filesystem::path& base_model);
 // The config of --base-model: from a GGUF file's metadata, else from config.json.
 ModelConfig read_base_config(const std::filesystem::path& base_model);
 
+// The adapter that --lora-* and --use-rslora describe.
+LoraSettings lora_of_flags(const TrainOptions& options);
+
 ModelSettings settings_from(const TrainOptions& options, const ModelConfig& config);
 
 // Throws std::runtime_error when no token of the validation rows is a target, so that they have no loss.
@@ -31,6 +34,10 @@ int64_t total_steps(const TrainOptions& options, uint64_t rows);
 // What decides the bits of a run beside the files, by flag: a resumed run must agree in all of it.
 std::map<std::string, std::string> identity_of(const TrainOptions& options, const ModelLayout& layout, int64_t steps,
                                                const DataLoader& train_data);
+
+// In what the run gone on with (then) and this one (now) differ, as the beginning of an error; "" when in nothing.
+std::string identity_differences(const std::map<std::string, std::string>& then,
+                                 const std::map<std::string, std::string>& now);
 
 // "FIRST:LAST", inclusive, counted from 1 as the step line does, at most kMostTracedSteps. Throws std::runtime_error.
 inline constexpr int64_t kMostTracedSteps = 1000;

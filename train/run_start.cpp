@@ -7,6 +7,7 @@
 
 #include "train/adapter_files.h"
 #include "train/base_tokenizer.h"
+#include "train/idle_flags.h"
 #include "train/model_directory.h"
 #include "train/run.h"
 #include "train/run_directory.h"
@@ -63,16 +64,39 @@ void Run::check_paths() const {
             ": is the base model's own directory, whose files a run must not replace; give another");
 }
 
+// What the headers of the weights say, so that --plan does not pass what a run refuses at once. A config.json alone can
+// be planned for.
+void Run::check_weights() const {
+    std::error_code error;
+    const auto may_be_weights = [](const fs::path& file) {
+        const std::string name = file.filename().string();
+        return name.ends_with(".gguf") || name.starts_with("pytorch_model") ||
+               name.find(".safetensors") != std::string::npos;
+    };
+    bool there = may_be_weights(base_);
+    for (const auto& item : fs::directory_iterator(base_, error)) there = there || may_be_weights(item.path());
+    if (there || data::is_gguf_file(base_))
+        BaseWeights::from_files(base_, config_);
+    else
+        out_ << "note: there are no weights beside config.json; the plan is made from it alone\n";
+}
+
 void Run::announce_plan() {
     ModelSettings settings = settings_from(o_, config_);
     trace_steps_ = parse_trace_steps(o_.trace_steps);
     check_paths();
     prepare_sample(settings);
-    note_settings();
+    note_settings(settings);
+    if (o_.plan && !o_.from_scratch) check_weights();
     out_ << describe(config_) << "\n";
     device_ = std::make_unique<Device>(DeviceOptions{.threads = o_.threads, .budget_bytes = o_.offload.budget_bytes()});
     const MemoryAccount& account = device_->memory();
     layout_ = make_layout(config_, settings, o_.offload, account.reserved_bytes(), account.budget_bytes());
+    if (!o_.offload.num_slots.empty() && o_.offload.num_slots != "auto" && !layout_->streamed.empty() &&
+        settings.num_slots > layout_->slots)
+        out_ << "note: --num-slots " << o_.offload.num_slots << " is more than the "
+             << data::counted(layout_->streamed.size(), "streamed layer") << "; the ring has " << layout_->slots
+             << " slots and holds every one\n";
     if (o_.offload.layer_offloading && layout_->streamed.empty())
         out_ << "warning: --layer-offloading has nothing to stream: "
              << (layout_->resident_frozen.empty() ? "no layer is frozen" : "every frozen layer is kept resident")
@@ -95,7 +119,10 @@ void Run::announce_plan() {
 }
 
 // What is allowed, and may yet not be what was meant.
-void Run::note_settings() const {
+void Run::note_settings(const ModelSettings& settings) const {
+    for (const auto& note : o_.notes) out_ << "note: " << note << "\n";
+    if (settings.lora)
+        for (const auto& note : check_lora_flags(o_, *settings.lora, config_)) out_ << "note: " << note << "\n";
     for (const auto& notice : config_.notices) out_ << "note: " << notice << "\n";
     if (o_.sequence_len > config_.max_positions && config_.max_positions > 0)
         out_ << "note: --sequence-len " << o_.sequence_len << " is beyond the " << config_.max_positions
@@ -282,7 +309,7 @@ void Run::restore() {
     first_step_ = state_.step;
     adopt_evaluations();
     log_ = RunLog(log_path(o_), o_.resume_from_checkpoint.empty() ? -1 : state_.step, [&] { require_own_log(o_); });
-    data::write_file_atomically(output_dir_ / "config.toml", run_config_text(o_));
+    data::write_file_atomically(output_dir_ / "config.toml", run_config_text(o_, layout_->settings.lora));
     const char* const offload =
         layout_->streamed.empty() ? (o_.offload.layer_offloading ? "inactive" : "off") : "active";
     log_.write({{"event", "start"},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes parity cases (DESIGN.md section 8): a tiny base, an adapter, and what transformers and PEFT make of them.
+"""Makes parity cases (README.md here says what they mean): a tiny base, an adapter, and what transformers and PEFT make of them.
 
     make_cases.py --list                          names of the cases that cases.py describes
     make_cases.py --out tests/fixtures [NAME...]  writes them, all when none is named
@@ -158,6 +158,7 @@ def write_expected(case, case_dir, rng):
     rows = reference.errors(result, exact, reference.initial_tensors(case_dir, settings))
     name, error, scale = max(rows, key=lambda row: row[1] / row[2])
     if error > ROUNDING_SHARE * TOLERANCE * scale:
+        case_dir = case_dir.removesuffix(".partial")
         raise SystemExit(f"{case_dir}: rounding alone moves {name} by {error:.1e}; give the case another seed")
 
     settings.update({"losses": losses, "grad_norms": grad_norms, "loss": reference.LOSS_TEXT})
@@ -171,17 +172,21 @@ def write_expected(case, case_dir, rng):
 
 
 def make(name, out):
-    """Builds the case beside its place and renames it, so that a case is never half there."""
+    """Builds the case beside its place and renames it, so that a case is never half there, nor one that is refused."""
     case = CASES[name]
     case_dir = os.path.join(out, name)
     partial = case_dir + ".partial"
     shutil.rmtree(partial, ignore_errors=True)
     os.makedirs(partial)
     rng = torch.Generator().manual_seed(zlib.crc32(name.encode()) + case.get("seed", 0))
-    write_base(case, partial, rng)
-    if "lora" in case:
-        write_adapter(case, partial, rng)
-    worst = write_expected(case, partial, rng)
+    try:
+        write_base(case, partial, rng)
+        if "lora" in case:
+            write_adapter(case, partial, rng)
+        worst = write_expected(case, partial, rng)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     shutil.rmtree(case_dir, ignore_errors=True)
     os.rename(partial, case_dir)
     size_bytes = 0

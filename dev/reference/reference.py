@@ -141,8 +141,10 @@ def is_noise(grad):
 
 
 def errors(got, want, initial, without_noise=False):
-    """[(name, error, scale of the tolerance)] by the measures of DESIGN.md section 8; scale 10 for after5.
+    """[(name, error, scale of the tolerance)] by the measures of parity_gpt; scale 10 for after5.
 
+    Losses and norms: relative. Logits and gradients: max|got - want| / max|want| of a tensor. after5: max|got - want| /
+    max|want - initial|, what the five steps moved.
     got and want are (tensors, losses, grad_norms). A key that only one side has is an infinite error. without_noise
     leaves the elements of is_noise() out of after5.
     """
