@@ -11,7 +11,8 @@ for ((i = 0; i < 120; i++)); do echo "$i apples and $((3 * i)) pears make $((4 *
 base=$fixtures/llama/base # 4 layers, vocabulary 260
 data=(--base-model "$base" --train-data "$work/data/train.bin" --sequence-len 32)
 # A short run into $work/$1, with further flags.
-run() { "$build/train_gpt" "${data[@]}" --output-dir "$work/$1" --max-steps 3 --lora-r 2 "${@:2}"; }
+run() { run_full "$1" --lora-r 2 "${@:2}"; }
+run_full() { "$build/train_gpt" "${data[@]}" --output-dir "$work/$1" --max-steps 3 "${@:2}"; }
 plan() { "$build/train_gpt" --base-model "$base" --plan "$@"; }
 adapter_of() { echo "$work/$1/adapter_model.safetensors"; }
 # The value of a number or text in the log line of $work/$1 that matches $2; the last one if there are several.
@@ -61,6 +62,12 @@ done << 'END'
 --gradient-accumulation-steps 0
 --freeze-layers 5
 --freeze-layers 2 --adapter lora
+--lora-r 4 --adapter none
+--use-rslora --freeze-layers 2
+--num-epochs 2 --max-steps 3
+--warmup-ratio 0.1 --warmup-steps 3
+--top-k 3 --sample x --sample-temperature 0
+--sample=
 --num-slots 3
 --num-prefetch 2
 --resident-layers 1
@@ -76,6 +83,11 @@ done << 'END'
 --trace-steps 3:1 --trace t.json
 --threads -1
 END
+
+require 0 plan --lora-r 3
+trained=$(grep '^trains ' "$output")
+require 0 plan --lora-r 5 --lora_r=3
+holds "of a flag given twice the last one holds" [ "$(grep '^trains ' "$output")" = "$trained" ]
 
 # --- the plan
 require 0 plan --layer_offloading --lora_r=4 --output_dir "$work/planned"
@@ -208,13 +220,13 @@ for more in 0 1 2 5; do
 done
 
 # --- what trains
-require 0 run full --adapter none --layer-offloading
+require 0 run_full full --adapter none --layer-offloading
 prints "nothing to stream" '^warning: --layer-offloading has nothing to stream'
 holds "the log says that offloading is inactive" [ "$(logged full '"start"' offload)" = inactive ]
-require 0 run full_plain --adapter none
+require 0 run_full full_plain --adapter none
 same_bits "--adapter none, offloading or not" "$work/full/model.safetensors" "$work/full_plain/model.safetensors"
-require 0 run frozen --freeze-layers 3 --layer-offloading --num-slots 2
-require 0 run frozen_plain --freeze-layers 3
+require 0 run_full frozen --freeze-layers 3 --layer-offloading --num-slots 2
+require 0 run_full frozen_plain --freeze-layers 3
 same_bits "--freeze-layers, streamed or not" "$work/frozen/model.safetensors" "$work/frozen_plain/model.safetensors"
 holds "--freeze-layers 3 streams 3 layers" [ "$(logged frozen '"start"' streamed_layers)" = 3 ]
 require 0 "$build/train_gpt" --base-model "$work/frozen" --train-data "$work/data/train.bin" --sequence-len 32 --max-steps 1 \
@@ -223,10 +235,11 @@ prints "a trained model is a base" '^wrote '
 require 0 "$build/train_gpt" --base-model "$work/large" --from-scratch --plan --adapter none --vram-budget 1T
 require 0 run goes_on --adapter-in "$work/plain" --learning-rate 0
 same_bits "--adapter-in starts from that adapter" "$(adapter_of plain)" "$(adapter_of goes_on)"
+refuses "--adapter-in and another rank" "--lora-r 5 .*contradicts --adapter-in" run none --adapter-in "$work/plain" --lora-r 5
 require 0 run goes_on_2 --adapter-in "$work/plain"
 holds "--adapter-in trains it on" [ "$(cksum < "$(adapter_of plain)")" != "$(cksum < "$(adapter_of goes_on_2)")" ]
-refuses "--adapter-in without an adapter" "$work/data" run none --adapter-in "$work/data"
-refuses "--adapter-in with --adapter none" "adapter-in" run none --adapter-in "$work/plain" --adapter none
+refuses "--adapter-in without an adapter" "$work/data" run_full none --adapter-in "$work/data"
+refuses "--adapter-in with --adapter none" "adapter-in" run_full none --adapter-in "$work/plain" --adapter none
 
 # --- what is printed, and where
 require 0 "$build/train_gpt" --version

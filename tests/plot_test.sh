@@ -70,6 +70,14 @@ refused() {
     prints_not "$name" "Traceback"
     holds "$name: a picture was written" [ ! -e "$work/none.png" ]
 }
+# Another python than Debian's is told what helps it.
+if /usr/bin/python3 -c 'import matplotlib' > /dev/null 2>&1 &&
+    /usr/bin/python3 -m venv --without-pip "$work/venv" > /dev/null 2>&1; then
+    attempt "$work/venv/bin/python" dev/plot_run.py runs "$work/lost" -o "$work/none.png"
+    prints "a python without matplotlib" "missing from this python, $work/venv/bin/python; /usr/bin/python3 has it: /usr/bin/python3 "
+else
+    skip "plot_run.py: no second python3 to run it without matplotlib"
+fi
 : > "$work/empty"
 echo '{"event":"start","step":0}' > "$work/started"
 sed '3s/.*/{"step":/' "$log" > "$work/broken"

@@ -5,6 +5,7 @@ Colours are Okabe and Ito's, which colour-blind readers tell apart; line styles,
 
 import math
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -29,14 +30,23 @@ def read_bytes(path, what):
         raise Refusal(f"{path}: {error.strerror}; wanted {what}") from None
 
 
+def remedy_without_matplotlib():
+    """Debian's package is for /usr/bin/python3 alone; another python (pyenv, conda, a venv) has packages of its own."""
+    debian = "/usr/bin/python3"
+    if Path(sys.prefix) == Path("/usr") or not Path(debian).exists():
+        return "install it with: apt-get install python3-matplotlib"
+    if any(Path("/usr/lib/python3/dist-packages").glob("matplotlib/__init__.py")):
+        return f"{debian} has it: {debian} {shlex.join(sys.argv)}"
+    pip = f"{shlex.quote(sys.executable)} -m pip install matplotlib"
+    return f"install it with: {pip}, or use {debian} and apt-get install python3-matplotlib"
+
+
 def pyplot():
     try:
         import matplotlib
     except ImportError:
-        raise Refusal(
-            "matplotlib is missing; install it with: apt-get install python3-matplotlib (this python is "
-            f"{sys.executable})"
-        ) from None
+        missing = f"matplotlib is missing from this python, {sys.executable}"
+        raise Refusal(f"{missing}; {remedy_without_matplotlib()}") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes parity cases (README.md here says what they mean): a tiny base, an adapter, and what transformers and PEFT make of them.
+"""Makes parity cases: a tiny base, an adapter, and what transformers and PEFT make of them (README.md: what they mean).
 
     make_cases.py --list                          names of the cases that cases.py describes
     make_cases.py --out tests/fixtures [NAME...]  writes them, all when none is named
@@ -159,7 +159,11 @@ def write_expected(case, case_dir, rng):
     name, error, scale = max(rows, key=lambda row: row[1] / row[2])
     if error > ROUNDING_SHARE * TOLERANCE * scale:
         case_dir = case_dir.removesuffix(".partial")
-        raise SystemExit(f"{case_dir}: rounding alone moves {name} by {error:.1e}; give the case another seed")
+        raise SystemExit(
+            f"{case_dir}: rounding alone moves {name} by {error:.1e}, "
+            f"at most {ROUNDING_SHARE * TOLERANCE * scale:.0e} is allowed; "
+            'give the case another seed or, where gradients are small throughout, "optimizer": {"eps": 1e-5}'
+        )
 
     settings.update({"losses": losses, "grad_norms": grad_norms, "loss": reference.LOSS_TEXT})
     settings["versions"] = {m.__name__: m.__version__ for m in (torch, transformers, peft)}
