@@ -103,6 +103,7 @@ class BpeTokenizer::Lease {
 
 BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts)
     : source_(std::move(parts.source)),
+      eos_from_(std::move(parts.eos_from)),
       model_(parts.vocabulary, source_),
       pre_tokenizer_(parts.pre_tokenizer),
       added_(chosen(parts.added, false, parts.nfc)),
@@ -266,6 +267,8 @@ std::optional<uint32_t> BpeTokenizer::id_of(std::string_view special_token) cons
 std::string BpeTokenizer::description() const {
     std::string text = "byte-level BPE, " + std::to_string(size_) + " tokens (" + name_of(pre_tokenizer_.kind()) +
                        " pre-tokenizer" + (nfc_ ? ", NFC" : "") + "), from " + source_;
+    if (!eos_from_.empty())
+        text += "; its end of text, " + decode({{*eos_}}, true) + ", is eos_token_id of " + eos_from_;
     if (const size_t missing = model_.missing_bytes(); missing > 0)
         text +=
             "; " + std::to_string(missing) + " byte values have no token; characters with them are left out of texts";

@@ -26,6 +26,7 @@ struct BpeTokenizerParts {
     PreTokenizerKind pre_tokenizer = PreTokenizerKind::gpt2;
     bool nfc = false;  // text is brought into Unicode's normal form C
     std::optional<uint32_t> bos, eos;
+    std::string eos_from;  // the file that names eos, when it is none of the tokenizer's own
     bool adds_bos = false;
     std::string chat_template;
 };
@@ -56,7 +57,7 @@ class BpeTokenizer final : public Tokenizer {
                std::vector<std::string>& normal_forms) const;
     void encode_plain(std::string_view text, Worker& worker, std::vector<uint32_t>& out) const;
 
-    std::string source_;
+    std::string source_, eos_from_;
     BpeModel model_;
     PreTokenizer pre_tokenizer_;
     AddedTokenFinder added_, added_normalized_;

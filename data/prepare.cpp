@@ -59,8 +59,16 @@ class Bins {
 
 }  // namespace
 
+uint32_t end_of_text(const Tokenizer& tokenizer) {
+    if (const auto id = tokenizer.eos()) return *id;
+    throw std::runtime_error("the tokenizer names no end-of-text token, wanted one to stand after each document (" +
+                             tokenizer.description() + R"(). Hint: "eos_token" in tokenizer_config.json, or )" +
+                             R"("eos_token_id" in config.json, beside tokenizer.json)");
+}
+
 size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_here, TokenSink& sink, size_t threads,
                    const Progress& progress, size_t piece_bytes) {
+    const uint32_t end = end_of_text(tokenizer);
     size_t targets = 0;
     bool first = true;
     const auto append = [&](uint32_t token, bool target) {
@@ -70,19 +78,20 @@ size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_
     };
     if (tokenizer.adds_bos() && tokenizer.bos()) append(*tokenizer.bos(), true);
     for (size_t at = 0; at < text.size();) {
-        const size_t end = piece_end(text, at, piece_bytes);
+        const size_t cut = piece_end(text, at, piece_bytes);
         for (const uint32_t token :
-             tokenizer.encode_parallel(text.substr(at, end - at), SpecialTokens::as_text, threads))
+             tokenizer.encode_parallel(text.substr(at, cut - at), SpecialTokens::as_text, threads))
             append(token, true);
-        at = end;
+        at = cut;
         if (progress) progress(at, text.size());
     }
-    if (tokenizer.eos()) append(*tokenizer.eos(), ends_here);
+    append(end, ends_here);
     return targets;
 }
 
 PreparedRecords::PreparedRecords(const Tokenizer& tokenizer, PrepareSettings settings)
     : tokenizer_(tokenizer),
+      end_of_text_(end_of_text(tokenizer)),
       settings_(std::move(settings)),
       chat_(ChatTemplate::find(tokenizer, settings_.chat_template)) {
     if (settings_.T < 2) throw std::logic_error("a row has an input and a target at least");
@@ -150,14 +159,14 @@ PreparedRecords::Encoded PreparedRecords::encode(const Record& record, const std
     const auto special = record.kind == RecordKind::instruction ? SpecialTokens::as_text : SpecialTokens::parse;
     const auto input = tokenizer_.encode(prompt, special), reply = tokenizer_.encode(record.text, special);
     const auto& opening = input.empty() ? reply : input;
-    const auto bos = tokenizer_.bos(), end = tokenizer_.eos();
+    const auto bos = tokenizer_.bos();
     Encoded out;
     if (tokenizer_.adds_bos() && bos && (opening.empty() || opening[0] != *bos))
         out.append({{*bos}}, settings_.train_on_inputs);
     out.append(input, settings_.train_on_inputs);
     out.append(reply, true);
-    if (end && (out.tokens.empty() || out.tokens.back() != *end))  // data rendered elsewhere may end in it already
-        out.append({{*end}}, true);
+    if (out.tokens.empty() || out.tokens.back() != end_of_text_)  // data rendered elsewhere may end in it already
+        out.append({{end_of_text_}}, true);
     return out;
 }
 
@@ -238,7 +247,6 @@ PreparedRecords::RowCounts PreparedRecords::write(const std::vector<bool>& held_
     RowCounts counts;
     for (size_t record = 0; record < records(); ++record)
         counts.records += held_out.empty() || held_out[record] == held_out_rows;
-    const uint32_t filling = tokenizer_.eos().value_or(0);
     for (const auto& row : rows_of(held_out, held_out_rows)) {
         size_t used = 0;
         for (const uint32_t piece : row) {
@@ -250,10 +258,10 @@ PreparedRecords::RowCounts PreparedRecords::write(const std::vector<bool>& held_
             used += end - begin;
         }
         counts.tokens += used;
-        for (size_t at = used; at < settings_.T; ++at) sink.append(filling, bits(false, at == used));
+        for (size_t at = used; at < settings_.T; ++at) sink.append(end_of_text_, bits(false, at == used));
         ++counts.rows;
     }
-    if (counts.rows != 0) sink.append(filling, bits(false, true));
+    if (counts.rows != 0) sink.append(end_of_text_, bits(false, true));
     return counts;
 }
 

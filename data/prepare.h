@@ -43,6 +43,10 @@ struct PrepareSettings {
     std::string chat_template;  // "": by the tokenizer
 };
 
+// The token behind every document and in what fills a row up. Throws std::runtime_error when the tokenizer names none:
+// what is trained without it would never end.
+uint32_t end_of_text(const Tokenizer& tokenizer);
+
 // Called now and then with the share done; may print.
 using Progress = std::function<void(size_t done_bytes, size_t total_bytes)>;
 
@@ -95,6 +99,7 @@ class PreparedRecords {
     std::vector<std::vector<uint32_t>> rows_of(const std::vector<bool>& held_out, bool held_out_rows) const;
 
     const Tokenizer& tokenizer_;
+    uint32_t end_of_text_;
     PrepareSettings settings_;
     std::optional<ChatTemplate> chat_;
     std::vector<uint32_t> tokens_;         // of all pieces

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -108,7 +109,22 @@ std::shared_ptr<const InputFile> open_with_header(const fs::path& path,
     return file;
 }
 
+bool begins_with(const fs::path& path, std::initializer_list<int32_t> magics) {
+    int32_t word = 0;
+    const InputFile file(path);
+    if (file.size_bytes() < sizeof word) return false;
+    file.read(0, &word, sizeof word, "first bytes");
+    return std::find(magics.begin(), magics.end(), word) != magics.end();
+}
+
 }  // namespace
+
+bool begins_as_token_file(const fs::path& path) {
+    return begins_with(path, {token_magic_uint16, token_magic_uint32});
+}
+bool begins_as_mask_file(const fs::path& path) {
+    return begins_with(path, {mask_magic});
+}
 
 fs::path mask_path_for(const fs::path& token_path) {
     fs::path mask = token_path;

@@ -42,6 +42,10 @@ constexpr size_t kMaxTokensPerFile = INT32_MAX;  // the count is an int32
 // dir/F.bin -> dir/F.mask; any other name gets `.mask` appended.
 std::filesystem::path mask_path_for(const std::filesystem::path& token_path);
 
+// Whether the file begins as one of the two does. Throws std::runtime_error when it cannot be read.
+bool begins_as_token_file(const std::filesystem::path& path);
+bool begins_as_mask_file(const std::filesystem::path& path);
+
 // The tokenizer that made a token file.
 struct TokenOrigin {
     std::string name;  // as its user knows it; cut to 511 bytes

@@ -29,6 +29,7 @@
 #include "data/clock.h"
 #include "data/command_line.h"
 #include "data/display.h"
+#include "data/hub_cache.h"
 #include "data/parallel.h"
 #include "data/prepare.h"
 #include "data/preview.h"
@@ -159,6 +160,33 @@ struct Outputs {
     fs::path train, val;
 };
 
+Outputs output_paths(const Options& options) {
+    const fs::path directory = options.output_dir;
+    const std::string val_name = options.name == "train" ? "val" : options.name + "-val";
+    return {directory / (options.name + ".bin"), directory / (val_name + ".bin")};
+}
+
+// Whoever names a file of his train.bin or val.mask shall not lose it. An empty one has nothing to lose.
+void check_outputs(const Options& options) {
+    const Outputs outputs = output_paths(options);
+    std::error_code error;
+    for (const std::string& file : options.files)
+        for (const fs::path& output :
+             {outputs.train, mask_path_for(outputs.train), outputs.val, mask_path_for(outputs.val)})
+            if (file != "-" && fs::equivalent(file, output, error))
+                refuse(file + " would be replaced by the output of that name. Hint: another --output-dir or --name.");
+    const auto check = [&](const fs::path& path, bool (*is_own)(const fs::path&), const char* what) {
+        if (!fs::is_regular_file(path, error) || fs::file_size(path, error) == 0 || is_own(path)) return;
+        refuse(path.string() + ": exists and is no " + what + ", and would be replaced by one. Hint: another " +
+               "--output-dir or --name.");
+    };
+    for (const fs::path& path : {outputs.train, outputs.val}) {
+        if (path == outputs.val && options.val_fraction == 0) continue;
+        check(path, begins_as_token_file, "token file");
+        check(mask_path_for(path), begins_as_mask_file, "mask of a token file");
+    }
+}
+
 Outputs outputs_of(const Options& options) {
     const fs::path directory = options.output_dir;
     std::error_code error;
@@ -167,14 +195,7 @@ Outputs outputs_of(const Options& options) {
         refuse("--output-dir " + directory.string() + ": cannot be made: " + error.message() +
                ". Hint: choose a directory that you may write to.");
     remove_stale_temporaries(directory);
-    const std::string val_name = options.name == "train" ? "val" : options.name + "-val";
-    const Outputs outputs{directory / (options.name + ".bin"), directory / (val_name + ".bin")};
-    for (const std::string& file : options.files)
-        for (const fs::path& output :
-             {outputs.train, mask_path_for(outputs.train), outputs.val, mask_path_for(outputs.val)})
-            if (file != "-" && fs::equivalent(file, output, error))
-                refuse(file + " would be replaced by the output of that name. Hint: another --output-dir or --name.");
-    return outputs;
+    return output_paths(options);
 }
 
 // The tokenizer as its user knows it: the name of its directory or file.
@@ -185,8 +206,8 @@ std::string short_name(const std::string& tokenizer) {
 }
 
 // Both pairs reach the disk before the first is renamed. From then on the run is not stopped any more.
-void commit(const Options& options, const Tokenizer& tokenizer, TokenFileWriter& train, TokenFileWriter* val,
-            const Check& check) {
+void commit(const Options& options, const Tokenizer& tokenizer, const Outputs& outputs, TokenFileWriter& train,
+            TokenFileWriter* val, std::ostream& out, const Check& check) {
     for (TokenFileWriter* writer : {&train, val}) {
         if (writer == nullptr) continue;
         writer->set_origin({.name = short_name(options.tokenizer),
@@ -195,8 +216,14 @@ void commit(const Options& options, const Tokenizer& tokenizer, TokenFileWriter&
         writer->prepare();
     }
     check();
+    std::string replaced;
+    std::error_code error;
+    for (const fs::path& path : {outputs.train, outputs.val})
+        if ((path == outputs.train || val != nullptr) && fs::exists(path, error))
+            replaced += (replaced.empty() ? "replaces " : " and ") + path.string();
     train.commit();
     if (val) val->commit();
+    if (!replaced.empty()) out << replaced << " of an earlier run\n";
 }
 
 void say_no_validation(const Options& options, const Outputs& outputs, std::ostream& out, std::ostream& err) {
@@ -236,7 +263,7 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
                    "fraction, or --val-fraction 0 for none.");
         val.reset();
     }
-    commit(options, tokenizer, train.writer, val ? &val->writer : nullptr, check);
+    commit(options, tokenizer, outputs, train.writer, val ? &val->writer : nullptr, out, check);
     report(train, out);
     if (val) {
         report(*val, out);
@@ -284,7 +311,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
         val.emplace(outputs.val, largest, true, options.sequence_len);
         in_validation = prepared.write(split, true, *val);
     }
-    commit(options, tokenizer, train, val ? &*val : nullptr, check);
+    commit(options, tokenizer, outputs, train, val ? &*val : nullptr, out, check);
     out << prepared.summary() << "\n";
     if (const std::string cut = prepared.cut_note(); !cut.empty()) out << "note: " << cut << "\n";
     out << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "
@@ -300,10 +327,11 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
 
 void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err, const Check& check) {
     check_options(options);
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
-    if (!tokenizer->eos())
-        refuse(options.tokenizer + ": names no end-of-text token, wanted one to stand after each document. Hint: " +
-               "\"eos_token\" in tokenizer_config.json, beside tokenizer.json.");
+    check_outputs(options);
+    fs::path from = options.tokenizer;
+    if (from != "bytes") from = find_model("--tokenizer", options.tokenizer);
+    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(from);
+    end_of_text(*tokenizer);  // before anything is read
     if (is_records_file(options.files.front())) {
         tokenize_records(options, *tokenizer, out, err, check);
     } else {
@@ -325,8 +353,10 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
     app.add_option("--output-dir", options.output_dir, "Directory D to write into; made if it is missing")
         ->required()
         ->type_name("D");
-    app.add_option("--tokenizer", options.tokenizer,
-                   "The model's tokenizer: a Hugging Face directory, a tokenizer.json, a .gguf, or the word bytes")
+    app.add_option(
+           "--tokenizer", options.tokenizer,
+           "The model's tokenizer: a Hugging Face directory, org/name as `hf download` left it, a tokenizer.json, "
+           "a .gguf, or the word bytes")
         ->capture_default_str()
         ->type_name("X");
     const CLI::Option* const val_fraction =

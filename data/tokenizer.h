@@ -43,8 +43,9 @@ class Tokenizer {
 };
 
 // "bytes" gives the byte-level tokenizer of vocabulary 260. Else `from` is a Hugging Face directory (tokenizer.json in
-// it, tokenizer_config.json beside it if there), a tokenizer.json, or a .gguf file. Throws std::runtime_error naming
-// file and remedy; a kind of tokenizer that is not implemented (SentencePiece, WordPiece, ...) is refused by name.
+// it, tokenizer_config.json and config.json beside it if there), a tokenizer.json, or a .gguf file. Throws
+// std::runtime_error naming file and remedy; a kind of tokenizer that is not implemented (SentencePiece, WordPiece,
+// ...) is refused by name.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& from);
 
 // Files that make up the tokenizer of a Hugging Face directory, those that exist: tokenizer.json,

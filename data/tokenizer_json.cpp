@@ -253,6 +253,30 @@ void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::o
     if (fs::exists(jinja, error)) parts.chat_template = InputFile(jinja).read_all("a chat template", kMaxJsonBytes);
 }
 
+// The end of text where the tokenizer's own files name none (stock GPT-2: tokenizer_config.json has a length alone):
+// what generation stops at by the model's files. Of a list the first, which the published ones have the end of text in.
+// These files are about more than tokens, so what is no id of the vocabulary counts as none.
+void read_model_end(const fs::path& directory, BpeTokenizerParts& parts) {
+    std::error_code error;
+    for (const char* name : {"config.json", "generation_config.json"}) {
+        const fs::path path = directory / name;
+        if (parts.eos || !fs::exists(path, error)) continue;
+        const json config = read_json_file(path);
+        const json& value = Reader{path.string()}.value(config, "eos_token_id");
+        const json& first = value.is_array() && !value.empty() ? value.front() : value;
+        if (!first.is_number_unsigned()) continue;
+        const auto id = first.get<uint64_t>();
+        const auto same_id = [&](const AddedToken& token) { return token.id == id; };
+        const bool is_added = std::any_of(parts.added.begin(), parts.added.end(), same_id);
+        const auto& spellings = parts.vocabulary.spellings;
+        if (!is_added && (id >= spellings.size() || spellings[id].empty())) continue;
+        parts.eos = static_cast<uint32_t>(id);
+        parts.eos_from = name;
+        if (!is_added)  // as a token that the tokenizer's files name
+            parts.added.push_back({.text = spellings[id], .id = *parts.eos, .special = true});
+    }
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> open_tokenizer_json(const fs::path& path) {
@@ -268,6 +292,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const fs::path& path) {
 
     std::optional<bool> add_bos;
     read_neighbours(path.parent_path(), parts, add_bos);
+    if (!parts.eos) read_model_end(path.parent_path(), parts);
     if (const auto first = first_of_template(reader, reader.value(document, "post_processor"))) {
         const auto id = id_of_text(parts, *first);
         if (!id) reader.fail("the post-processor puts " + quote(*first) + " first, which is no token");

@@ -41,6 +41,15 @@ refuses "another --sequence-len" "made for --sequence-len 48 .*has --sequence-le
     train other --train-data "$work/sums/train.bin"
 T=48
 
+# --- a tokenizer by its name on the hub, as --base-model
+mkdir -p "$work/hub/models--org--name/refs" "$work/hub/models--org--name/snapshots/abc"
+printf abc > "$work/hub/models--org--name/refs/main"
+cp "${0%/*}"/tokenizers/gpt2/tokenizer*.json "$work/hub/models--org--name/snapshots/abc"
+HF_HUB_CACHE=$work/hub require 0 tokenize named --tokenizer org/name "$work/sums.jsonl"
+prints "tokenize: --tokenizer org/name" '^vocabulary [0-9]+: .*/snapshots/abc/tokenizer.json'
+HF_HUB_CACHE=$work/hub refuses "a name that the cache does not hold" "hf download org/other" \
+    tokenize named --tokenizer org/other "$work/sums.jsonl"
+
 # --- held out: a share of the records
 require 0 train held_out --train-data "$work/sums.jsonl" --val-set-size 0.1
 prints "--val-set-size of records" 'training: 36 records in 36 rows'

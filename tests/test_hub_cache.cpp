@@ -5,11 +5,12 @@
 #include <map>
 #include <optional>
 
-#include "temporary_files.h"
-#include "train/hub_cache.h"
+#include "data/hub_cache.h"
+#include "tests/temporary_files.h"
 #include "train/model_files.h"
 #include "train/run_setup.h"
 
+using namespace slab::data;
 using namespace slab::train;
 using slab::test::error_of;
 using slab::test::FreshDirectory;
@@ -66,13 +67,13 @@ TEST_SUITE("cpu") {
             put(dir.path / folder / "refs" / "main", ref);
             return dir.path / folder / "snapshots" / commit;
         };
-        CHECK(find_base_model("org/Model-1.5_b") == add("models--org--Model-1.5_b", "0a1b2c", "0a1b2c\n"));
-        CHECK(find_base_model("gpt2") == add("models--gpt2", "ff", "ff"));
-        CHECK(find_base_model(dir.path) == dir.path);
+        CHECK(find_model("--base-model", "org/Model-1.5_b") == add("models--org--Model-1.5_b", "0a1b2c", "0a1b2c\n"));
+        CHECK(find_model("--base-model", "gpt2") == add("models--gpt2", "ff", "ff"));
+        CHECK(find_model("--base-model", dir.path) == dir.path);
         fs::create_directories(dir.path / "here");
-        CHECK(find_base_model((dir.path / "here").string()) == dir.path / "here");
+        CHECK(find_model("--base-model", (dir.path / "here").string()) == dir.path / "here");
 
-        const auto error = [](const std::string& name) { return error_of([&] { find_base_model(name); }); };
+        const auto error = [](const std::string& name) { return error_of([&] { find_model("--base-model", name); }); };
         CHECK(has(error("org/other"), "`hf download org/other` fetches it"));
         CHECK(has(error("org/other"), dir.path.string()));
         for (const char* no_name :

@@ -93,9 +93,6 @@ TEST_SUITE("cpu") {
                   .starts_with("|<|begin_of_text|>ab[[c<|end_of_text|>]]|"));
         CHECK(marked({text_record("<|begin_of_text|>ab")}, bos, replies)
                   .starts_with("|<|begin_of_text|>[[ab<|end_of_text|>]]|"));
-        FakeTokenizer endless;
-        endless.eos_text = "none";
-        CHECK(marked({completion_record("ab", "c")}, endless, replies).substr(0, 9) == std::string("|ab[[c]]|"));
     }
 
     TEST_CASE("prepare: ChatML and Llama 3, the replies marked with the ends of their turns") {
@@ -173,6 +170,15 @@ TEST_SUITE("cpu") {
         CHECK(marked({chat}, opening, s).starts_with("|<|im_start|>assistant\n[[a<|im_end|>]]\n|"));
         opening.jinja = "{{ bos_token }}{{ '<|im_start|>' + role + '\\n' + content + '<|im_end|>' }}";
         CHECK(marked({chat}, opening, s).starts_with("|<s><|im_start|>assistant\n[[a<|im_end|>]]\n|"));
+    }
+
+    TEST_CASE("prepare: a tokenizer without an end of text makes nothing, as what it makes would never end") {
+        FakeTokenizer endless;
+        endless.eos_text.clear();
+        TokenMemory memory(300);
+        CHECK(has(error_of([&] { PreparedRecords(endless, {}); }), "names no end-of-text token"));
+        CHECK(has(error_of([&] { append_text("a", endless, true, memory); }), "Hint: \"eos_token\" in"));
+        CHECK(memory.size() == 0);
     }
 
     TEST_CASE("prepare: what is too long, what is empty, and what is said of it") {
@@ -404,7 +410,7 @@ TEST_SUITE("cpu") {
                     CAPTURE(kind);
                     CAPTURE(piece_bytes);
                     CHECK(cuts > (some == &without_place ? 0 : 3 * text.size() / 4 / (20 + 2 * piece_bytes)));
-                    REQUIRE(file.size() == bos + whole.size() + (tokenizer->eos() ? 1 : 0));
+                    REQUIRE(file.size() == bos + whole.size() + 1);
                     size_t wrong = 0;
                     for (size_t i = 0; i < whole.size(); ++i) wrong += token_at(file, bos + i) != whole[i];
                     CHECK(wrong == 0);

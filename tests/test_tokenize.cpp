@@ -162,6 +162,36 @@ TEST_SUITE("cpu") {
         CHECK(documents(out / "licences.bin") == std::vector<std::string>{"hello|"});
     }
 
+    TEST_CASE("tokenize: files that are not its own are refused, its own are replaced, which is said") {
+        FreshDirectory dir;
+        put(dir.path / "a", "0123456789");
+        for (const char* name : {"train.bin", "train.mask", "val.bin", "val.mask"}) {
+            const fs::path out = dir.path / ("out-" + std::string(name));
+            fs::create_directories(out);
+            put(out / name, "hello");
+            const Result result = tokenize({"--output-dir", out, dir.path / "a"});
+            CAPTURE(result.err);
+            CHECK(result.exit_code == 1);
+            CHECK(has(result.err, std::string(name) + ": exists and is no "));
+            CHECK(names_in(out) == std::vector<std::string>{name});
+            CHECK(content(out / name) == "hello");
+        }
+        const fs::path out = dir.path / "out-val.bin";  // no validation: what is called val.bin stays
+        Result result = tokenize({"--output-dir", out, "--val-fraction", "0", dir.path / "a"});
+        CHECK(result.exit_code == 0);
+        CHECK_FALSE(has(result.out, "replaces"));
+        CHECK(content(out / "val.bin") == "hello");
+        put(out / "val.bin", "");  // has nothing to lose
+        result = tokenize({"--output-dir", out, dir.path / "a"});
+        CHECK(result.exit_code == 0);
+        CHECK(has(result.out, "replaces " + (out / "train.bin").string() + " and " + (out / "val.bin").string() +
+                                  " of an earlier run\n"));
+        put(dir.path / "a.jsonl", "{\"text\": \"a\"}\n");
+        put(out / "train.mask", "notes");
+        result = tokenize({"--output-dir", out, dir.path / "a.jsonl"});
+        CHECK(has(result.err, "train.mask: exists and is no mask of a token file"));
+    }
+
     TEST_CASE("tokenize: what is too little for the default fraction is all for training, and that is said") {
         FreshDirectory dir;
         put(dir.path / "a", "hello");

@@ -93,6 +93,21 @@ TEST_SUITE("cpu") {
         const fs::path config = dir.path / "tokenizer_config.json";
         CHECK_FALSE(open_tokenizer(dir.path)->eos().has_value());
         CHECK_FALSE(open_tokenizer(dir.path / "tokenizer.json")->adds_bos());
+        // What generation stops at, where the tokenizer's own files name nothing; what is no id of it counts as none.
+        put(dir.path / "config.json", R"({"eos_token_id": 1000000, "bos_token_id": 0})");
+        CHECK_FALSE(open_tokenizer(dir.path)->eos().has_value());
+        put(dir.path / "generation_config.json", R"({"eos_token_id": [2, 0]})");
+        CHECK(open_tokenizer(dir.path)->eos() == 2);
+        put(dir.path / "config.json", R"({"eos_token_id": 0, "bos_token_id": 0})");
+        CHECK(open_tokenizer(dir.path / "tokenizer.json")->eos() == 0);
+        CHECK_FALSE(open_tokenizer(dir.path)->bos().has_value());  // a template's bos_token would stay empty, too
+        CHECK(
+            has(open_tokenizer(dir.path)->description(), "end of text, <|endoftext|>, is eos_token_id of config.json"));
+        for (const char* none : {"null", "[]", "-1", "\"x\"", "1.5", "[null]", "1000000000000"}) {
+            put(dir.path / "config.json", std::string("{\"eos_token_id\": ") + none + "}");
+            CHECK(open_tokenizer(dir.path)->eos() == 2);
+        }
+        put(dir.path / "config.json", R"({"eos_token_id": 0})");
         put(dir.path / "special_tokens_map.json", R"({"eos_token": "<|im_end|>", "bos_token": null})");
         CHECK(open_tokenizer(dir.path)->eos() == 2);
         put(config, R"({"eos_token": {"content": "<|im_start|>", "lstrip": false}, "bos_token": "<|endoftext|>",

@@ -9,10 +9,10 @@
 #include "data/command_line.h"
 #include "data/gguf.h"
 #include "data/gguf_writer.h"
+#include "data/hub_cache.h"
 #include "data/stop_signals.h"
 #include "train/adapter_files.h"
 #include "train/gguf_weights.h"
-#include "train/hub_cache.h"
 #include "train/options.h"
 #include "train/output_paths.h"
 #include "train/run_setup.h"
@@ -69,7 +69,7 @@ void export_all(const ExportOptions& o, std::ostream& out, const std::function<v
         throw std::runtime_error("--dtype is of merged weights and needs --merge; a GGUF adapter is float32");
     check_outputs(o);
 
-    const fs::path base = find_base_model(o.base_model);
+    const fs::path base = data::find_model("--base-model", o.base_model);
     const ModelConfig config = read_base_config(base);
     out << describe(config) << "\n";
     const Adapter adapter(o.adapter, config);

@@ -114,7 +114,8 @@ void note_dropouts(JsonSection& section, ModelConfig& config, std::initializer_l
     config.notices.push_back("the base model's own dropout (" + listed + " in config.json) is trained as 0");
 }
 
-// One of the two token keys. An absent key means the family's token; null, an empty list or a negative number none.
+// One of the two token keys. Of a list the first; nothing is trained by it, as records end in the tokenizer's token. An
+// absent key means the family's token; null, an empty list or a negative number none.
 int read_token(JsonSection& section, ModelConfig& config, const char* key, int fallback) {
     const std::string wanted = "a token number below 2^31, a list of them, or null";
     if (!section.has(key)) return fallback < config.V ? fallback : -1;
@@ -126,10 +127,6 @@ int read_token(JsonSection& section, ModelConfig& config, const char* key, int f
         if (!whole || *whole > INT32_MAX || *whole < INT32_MIN) section.refuse(key, wanted);
     }
     const int token = all[0].get<int>();
-    if (all.size() > 1) {
-        config.notices.push_back(std::string(key) + " in config.json lists " + std::to_string(all.size()) +
-                                 " tokens; the first, " + std::to_string(token) + ", is used");
-    }
     if (token < config.V) return std::max(token, -1);
     config.notices.push_back(std::string(key) + " " + std::to_string(token) + " in config.json is outside of the " +
                              "vocabulary of " + std::to_string(config.V) + " and taken as absent");

@@ -15,11 +15,11 @@
 
 #include "data/atomic_file.h"
 #include "data/clock.h"
+#include "data/hub_cache.h"
 #include "data/stop_signals.h"
 #include "data/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/data_sets.h"
-#include "train/hub_cache.h"
 #include "train/model_directory.h"
 #include "train/options.h"
 #include "train/run_log.h"
@@ -34,7 +34,7 @@ class Run {
         : o_(options),
           interrupt_(interrupt),
           out_(out),
-          base_(find_base_model(options.base_model)),
+          base_(data::find_model("--base-model", options.base_model)),
           config_(read_base_config(base_)) {}
 
     int run();  // the exit code

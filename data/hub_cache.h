@@ -9,14 +9,14 @@
 #include <filesystem>
 #include <string>
 
-namespace slab::train {
+namespace slab::data {
 
 // The cache's directory: $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE (its old name), else $HF_HOME/hub, else
 // $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. A leading ~ in a value is $HOME, as for those tools.
 std::filesystem::path hub_cache_directory();
 
-// What --base-model names: the path given, if there is such a file or directory, else the snapshot in the cache of the
-// model "org/name" (or "name", as "gpt2"). Throws std::runtime_error when it is neither.
-std::filesystem::path find_base_model(const std::string& given);
+// What `given` names: the path, if there is such a file or directory, else the snapshot in the cache of the model
+// "org/name" (or "name", as "gpt2"). Throws std::runtime_error when it is neither, beginning with the flag.
+std::filesystem::path find_model(const std::string& flag, const std::string& given);
 
-}  // namespace slab::train
+}  // namespace slab::data

@@ -1,5 +1,5 @@
 // Where a name of the hub lies on disk. See hub_cache.h.
-#include "train/hub_cache.h"
+#include "data/hub_cache.h"
 
 #include <algorithm>
 #include <cctype>
@@ -10,7 +10,7 @@
 #include "data/display.h"
 #include "data/input_file.h"
 
-namespace slab::train {
+namespace slab::data {
 
 namespace fs = std::filesystem;
 
@@ -44,13 +44,13 @@ fs::path from_home(const std::string& path) {
 // The commit that refs/main names.
 std::string commit_of(const fs::path& ref) {
     constexpr size_t longest_bytes = 128;
-    const data::InputFile file(ref);
+    const InputFile file(ref);
     std::string commit(std::min(file.size_bytes(), longest_bytes), '\0');
     file.read(0, commit.data(), commit.size(), "commit");
     while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
     if (commit.empty() ||
         !std::all_of(commit.begin(), commit.end(), [](unsigned char c) { return std::isalnum(c) != 0; }))
-        throw std::runtime_error(ref.string() + ": holds " + data::quote(commit) +
+        throw std::runtime_error(ref.string() + ": holds " + quote(commit) +
                                  "; wanted the number of a commit: the cache is damaged, fetch the model again");
     return commit;
 }
@@ -65,17 +65,18 @@ fs::path hub_cache_directory() {
     return from_home(cache.empty() ? "~/.cache" : cache) / "huggingface" / "hub";
 }
 
-fs::path find_base_model(const std::string& given) {
+fs::path find_model(const std::string& flag, const std::string& given) {
     if (fs::exists(given)) return given;
-    if (!is_hub_name(given)) throw std::runtime_error("--base-model " + given + ": no such file or directory");
+    const std::string what = flag + " " + given;
+    if (!is_hub_name(given)) throw std::runtime_error(what + ": no such file or directory");
     std::string folder = "models--" + given;
     if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
     const fs::path cache = hub_cache_directory();
     const fs::path ref = cache / folder / "refs" / "main";
     const std::string remedy = "; `hf download " + given + "` fetches it";
     if (!fs::exists(ref))
-        throw std::runtime_error("--base-model " + given + ": no such file or directory, and the Hugging Face cache " +
-                                 cache.string() + " does not hold it" + remedy);
+        throw std::runtime_error(what + ": no such file or directory, and the Hugging Face cache " + cache.string() +
+                                 " does not hold it" + remedy);
     const fs::path snapshot = cache / folder / "snapshots" / commit_of(ref);
     if (!fs::is_directory(snapshot))
         throw std::runtime_error(snapshot.string() + ": is no directory, although " + ref.string() + " names it" +
@@ -83,4 +84,4 @@ fs::path find_base_model(const std::string& given) {
     return snapshot;
 }
 
-}  // namespace slab::train
+}  // namespace slab::data
