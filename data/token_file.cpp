@@ -120,10 +120,10 @@ bool begins_with(const fs::path& path, std::initializer_list<int32_t> magics) {
 }  // namespace
 
 bool begins_as_token_file(const fs::path& path) {
-    return begins_with(path, {token_magic_uint16, token_magic_uint32});
+    return begins_with(path, {kTokenMagicUint16, kTokenMagicUint32});
 }
 bool begins_as_mask_file(const fs::path& path) {
-    return begins_with(path, {mask_magic});
+    return begins_with(path, {kMaskMagic});
 }
 
 fs::path mask_path_for(const fs::path& token_path) {
