@@ -136,7 +136,7 @@ TEST_SUITE(HOST_MEMORY_SUITE) {
     TEST_CASE("host memory: a limit on the group that the process is in holds, and one on any group around it") {
         constexpr size_t kMiB = size_t{1} << 20;
         const auto give = [](const Machine& machine, const std::string& group, size_t limit_mib, size_t used_mib) {
-            const bool v1 = group.starts_with("memory/");
+            const bool v1 = group == "memory" || group.starts_with("memory/");
             const std::string folder = "sys/fs/cgroup/" + group;
             machine.file(folder + (v1 ? "/memory.limit_in_bytes" : "/memory.max"), std::to_string(limit_mib * kMiB));
             machine.file(folder + (v1 ? "/memory.usage_in_bytes" : "/memory.current"), std::to_string(used_mib * kMiB));
