@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -84,7 +85,14 @@ std::string InputFile::read_all(std::string_view what, size_t most_bytes) const 
     if (size_bytes_ > most_bytes)
         throw std::runtime_error(path_.string() + ": has " + std::to_string(size_bytes_) + " bytes, wanted " +
                                  std::string(what) + " of at most " + std::to_string(most_bytes) + " bytes");
-    std::string content(size_bytes_, '\0');
+    std::string content;
+    try {
+        content.resize(size_bytes_);
+    } catch (const std::bad_alloc&) {
+        throw std::runtime_error(path_.string() + ": has " + std::to_string(size_bytes_) + " bytes, and memory for " +
+                                 std::string(what) +
+                                 " of that size is not there. Hint: cut the file, or lift the limit");
+    }
     read(0, content.data(), content.size(), what);
     return content;
 }

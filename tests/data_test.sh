@@ -153,6 +153,10 @@ base=$fixtures/llama_odd/base # without a tokenizer; its vocabulary ends before 
 refuses "tokens for a base without a tokenizer" "token 9 is 256" train none --train-data "$work/sums/train.bin"
 prints "tokens whose tokenizer cannot be compared" 'note: .*sums/train.bin: was made with the tokenizer "bytes" .*cannot be compared'
 base=$bytes_base
+cp "$work/sums/train.mask" "$work/changed.mask"
+{ head -c 1024 "$work/sums/train.bin" && printf '\001\000' && tail -c +1027 "$work/sums/train.bin"; } > "$work/changed.bin"
+refuses "ids changed beside their mask" 'changed.mask says, but holds ids that were not there then.*build/tokenize' \
+    train none --train-data "$work/changed.bin"
 
 # --- refused
 refuses "messages without a template" "chat.jsonl, line 1: .*--chat-template" train none --train-data "$work/chat.jsonl"

@@ -127,6 +127,11 @@ TEST_SUITE("cpu") {
         CHECK(has(extra, "adapter_model.safetensors"));
         CHECK(has(extra, "lora_"));
         CHECK(has(extra, "has no place in this model"));
+        SafetensorsWriter writer;  // orders for a terminal
+        const float one = 1;
+        writer.add("\x1b[31mname\n", {1}, &one);
+        writer.write(file);
+        CHECK(has(error_of([&] { read_trained(file, TrainedTable()); }), "tensor \"\\x1b[31mname\\x0a\" has no place"));
         const std::string missing = error_for(tiny_config("llama", 3), layout.settings);
         CHECK(has(missing, "adapter_model.safetensors"));
         CHECK(has(missing, "layers.2."));

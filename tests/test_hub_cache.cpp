@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <system_error>
 
 #include "data/hub_cache.h"
 #include "tests/temporary_files.h"
@@ -72,6 +73,11 @@ TEST_SUITE("cpu") {
         CHECK(find_model("--base-model", dir.path) == dir.path);
         fs::create_directories(dir.path / "here");
         CHECK(find_model("--base-model", (dir.path / "here").string()) == dir.path / "here");
+        // What cannot be looked at, for want of permission or here for a loop of links, is not said to be missing.
+        fs::create_symlink("config.json", dir.path / "here" / "config.json");
+        const std::string unreachable = error_of([&] { config_path(dir.path / "here"); });
+        CHECK(has(unreachable, "config.json cannot be looked at: "));
+        CHECK(has(unreachable, std::make_error_code(std::errc::too_many_symbolic_link_levels).message()));
 
         const auto error = [](const std::string& name) { return error_of([&] { find_model("--base-model", name); }); };
         CHECK(has(error("org/other"), "`hf download org/other` fetches it"));

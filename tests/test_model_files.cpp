@@ -73,9 +73,10 @@ TEST_SUITE("cpu") {
         CHECK(has(missing, "names 2 shards"));
         const std::string lacking = error_with(R"({"weight_map":{"z":"one.safetensors"}})");
         CHECK(has(lacking, "one.safetensors: has no tensor \"z\""));
-        for (const char* shard : {"\"../one.safetensors\"", "\"/etc/one.safetensors\"", "\"sub/one.safetensors\"",
-                                  "\"..\"", "\"\"", "\"one.bin\"", "\"one.safetensors\\u0000\"",
-                                  "\"a\\\\one.safetensors\"", "3", "null", "[\"one.safetensors\"]"}) {
+        for (const char* shard :
+             {"\"../one.safetensors\"", "\"/etc/one.safetensors\"", "\"sub/one.safetensors\"", "\"..\"", "\"\"",
+              "\"one.bin\"", "\"one.safetensors\\u0000\"", "\"\\u001b[31mone.safetensors\"", "\"a\\\\one.safetensors\"",
+              "3", "null", "[\"one.safetensors\"]"}) {
             CAPTURE(shard);
             const std::string error = error_with(std::string(R"({"weight_map":{"a":)") + shard + "}}");
             CHECK(has(error, "wanted the plain name"));

@@ -573,9 +573,23 @@ TEST_SUITE("cpu") {
         for (const char* value : {"3", "\"on\"", "0"})
             CHECK(has(error_with(std::string("layer-offloading = ") + value + "\n"), "layer-offloading"));
         CHECK(has(parse(with({"--layer-offloading=3"})).error, "--layer-offloading = 3"));
+        CHECK(has(error_with(std::string(size_t{1} << 21, '#')), "has 2097152 bytes, wanted a config file of at most"));
         const Parsed missing = parse(with({"--config", file + ".missing"}));
         CHECK(missing.code == 1);
         CHECK(has(missing.error, "run.toml.missing"));
+    }
+
+    TEST_CASE("options: a config file that cannot be read to its end is an error, not a shorter one") {
+        class Failing : public std::streambuf {  // two lines, then as a disk or std::bad_alloc fails
+            std::string text_ = "lora-r = 4\nseed = 3\n";
+            int_type underflow() override {
+                if (eback() != nullptr) throw std::runtime_error("gone");
+                setg(text_.data(), text_.data(), text_.data() + text_.size());
+                return traits_type::to_int_type(text_[0]);
+            }
+        } failing;
+        std::istream in(&failing);
+        CHECK(has(error_of([&] { parse_config(in, "run.toml"); }), "run.toml: could not be read beyond line 2"));
     }
 
     TEST_CASE("options: values of a config file are TOML's") {

@@ -70,8 +70,8 @@ std::vector<float> read_trained(const std::filesystem::path& file, const Trained
     if (!others_allowed)
         for (const auto& name : tensors.names())
             if (name.starts_with(key_prefix) && !known.count(name))
-                throw std::runtime_error(file.string() + ": tensor \"" + name +
-                                         "\" has no place in this model with these target modules");
+                throw std::runtime_error(file.string() + ": tensor " + data::quote(name) +
+                                         " has no place in this model with these target modules");
     return packed;
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "data/input_file.h"
 #include "kernels/philox.h"
 #include "train/fnv1a.h"
 #include "train/text.h"
@@ -25,7 +26,7 @@ void check_part(const ModelFiles& files, const TensorSpec& spec, const TensorPar
                                  "\" is missing; does config.json belong to these weights?");
     used.insert(name);
     const SafetensorsEntry& entry = files.info(name);
-    const std::string where = files.file_of(name).path().string() + ": tensor \"" + name + "\"";
+    const std::string where = files.file_of(name).path().string() + ": tensor " + data::quote(name);
     if (const auto wanted = stored_shape(spec, part); entry.shape != wanted)
         throw std::runtime_error(where + " has shape " + shape_text(entry.shape) + "; config.json makes it " +
                                  shape_text(wanted));
@@ -103,8 +104,8 @@ BaseWeights BaseWeights::from_files(const std::filesystem::path& directory_or_fi
         for (const auto& part : spec.parts) check_part(*weights.files_, spec, part, used);
     for (const auto& name : weights.files_->names())
         if (!used.count(name) && !is_ignorable_key(config, name))
-            throw std::runtime_error(weights.files_->file_of(name).path().string() + ": tensor \"" + name +
-                                     "\" is not part of a " + family_name(config.family) +
+            throw std::runtime_error(weights.files_->file_of(name).path().string() + ": tensor " + data::quote(name) +
+                                     " is not part of a " + family_name(config.family) +
                                      " model as config.json describes it (or is there twice, under two spellings)");
     return weights;
 }

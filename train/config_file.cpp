@@ -146,6 +146,10 @@ std::vector<ConfigEntry> parse_config(std::istream& input, const std::string& wh
                 line.refuse("each key once; line " + std::to_string(other.line) + " has it too");
         entries.push_back(std::move(entry));
     }
+    // What std::getline makes of an error, of memory that is exhausted too; it looks like an end otherwise.
+    if (input.bad())
+        throw std::runtime_error(where + ": could not be read beyond line " + std::to_string(number) +
+                                 "; wanted a file whose lines a disk and memory can give");
     return entries;
 }
 

@@ -13,6 +13,8 @@
 #include "data/parallel.h"
 #include "data/preview.h"
 #include "data/read_text.h"
+#include "data/token_file.h"
+#include "kernels/host_memory.h"
 #include "train/base_tokenizer.h"
 #include "train/text.h"
 
@@ -44,6 +46,16 @@ class ProgressLines {
     const std::function<void()>& check_;
     Clock::time_point told_ = Clock::now();
 };
+
+// Memory that is promised and not there would end the run without a word.
+void check_fits_memory(const fs::path& path) {
+    const size_t text_bytes = data::InputFile(path).size_bytes(), available_bytes = available_host_bytes();
+    if (text_bytes > available_bytes)
+        throw std::runtime_error(path.string() + ": has " + memory_text(text_bytes) +
+                                 " of text, which is read whole, and " + memory_text(available_bytes) +
+                                 " of host memory are available. Hint: cut it, and make a " +
+                                 "token file of the parts with build/tokenize");
+}
 
 // Makes loaders for one run's flags.
 class Opener {
@@ -147,12 +159,19 @@ data::TokenFile Opener::tokens(const std::string& path) {
         return file;
     }
     if (tokenizer().fingerprint(file.ids()) == origin->fingerprint) return file;
+    // The tokenizer of bytes is always the same.
+    if (origin->name == "bytes" && base_tokenizer_path(base_.string(), config_) == "bytes")
+        throw std::runtime_error(
+            made_with + ", as " + data::mask_path_for(path).string() +
+            " says, but holds ids that were not there then: one of the two files was changed or is "
+            "another's. Hint: make both again with build/tokenize");
     throw std::runtime_error(made_with + ", and the base's is another: " + tokenizer().description() +
                              ". Its ids mean other text. Hint: build/tokenize --tokenizer " +
                              base_tokenizer_path(base_.string(), config_).string() + " makes the file for this base");
 }
 
 data::TokenFile Opener::text(const std::string& path) {
+    check_fits_memory(path);
     const std::string all = data::read_text(path, check_);
     if (all.empty()) throw std::runtime_error(path + ": is empty, wanted text");
     data::TokenMemory memory(largest_token());

@@ -44,7 +44,9 @@ std::string hint_for(const fs::path& directory) {
 }
 
 bool is_plain_shard_name(const std::string& name) {
-    return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+    const auto no_text = [](unsigned char c) { return c < 0x20 || c == 0x7f; };  // could give a terminal orders
+    return name.ends_with(".safetensors") && name.find_first_of("/\\") == std::string::npos &&
+           std::none_of(name.begin(), name.end(), no_text);
 }
 
 }  // namespace

@@ -425,8 +425,13 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
     app.set_config("--config", "", "run.toml with any of these flags; the command line wins")
         ->check([](const std::string& path) {  // a pipe or device may have no end to read to
             std::error_code error;
-            return std::filesystem::is_regular_file(path, error) ? std::string()
-                                                                 : path + ": is not a file that can be read";
+            if (!std::filesystem::is_regular_file(path, error)) return path + ": is not a file that can be read";
+            constexpr std::uintmax_t most_bytes = 1 << 20;  // far more than all flags
+            const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+            return error || bytes <= most_bytes
+                       ? std::string()
+                       : path + ": has " + std::to_string(bytes) + " bytes, wanted a config file of at most " +
+                             std::to_string(most_bytes) + "; is it another file?";
         })
         ->configurable(false)
         ->group("The run");

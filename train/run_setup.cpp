@@ -65,6 +65,9 @@ fs::path config_path(const fs::path& given) {
     const fs::path config = fs::is_directory(status)               ? given / kModelConfigFile
                             : given.filename() == kModelConfigFile ? given
                                                                    : given.parent_path() / kModelConfigFile;
+    if (!fs::exists(config, error) && error)
+        throw std::runtime_error("--base-model " + given.string() + ": " + config.string() + " cannot be looked at: " +
+                                 error.message() + "; wanted a Hugging Face directory that may be read");
     if (!fs::exists(config, error))
         throw std::runtime_error("--base-model " + given.string() + ": there is no " + config.string() +
                                  "; wanted a Hugging Face directory (config.json, *.safetensors)" +
