@@ -67,7 +67,6 @@ done << 'END'
 --num-epochs 2 --max-steps 3
 --warmup-ratio 0.1 --warmup-steps 3
 --top-k 3 --sample x --sample-temperature 0
---sample=
 --num-slots 3
 --num-prefetch 2
 --resident-layers 1
