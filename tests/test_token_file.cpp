@@ -284,7 +284,7 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("token file: a row's filling is a last document of one repeated token without a target") {
-        const uint8_t start = mask_document_start, target = mask_target;
+        const uint8_t start = kMaskDocumentStart, target = kMaskTarget;
         const auto begin = [](const std::vector<uint32_t>& tokens, const std::vector<uint8_t>& bits) {
             return filling_begin(tokens, bits);
         };

@@ -6,6 +6,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "data/display.h"
 #include "kernels/philox.h"
 #include "train/model_directory.h"
 #include "train/safetensors.h"
