@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 

@@ -131,7 +131,7 @@ T=48 base=$plain_base
 cp "$work/sums.jsonl" "$work/mine.jsonl"
 require 0 train mine --train-data "$work/mine.jsonl"
 sed -i 's/"39 + 1 = "/"39 + 2 = "/' "$work/mine.jsonl"
-refuses "resuming with changed data" "tokens of --train-data" \
+refuses "resuming with changed data" "the data of --train-data has changed" \
     train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last
 refuses "resuming with --train-on-inputs" "train-on-inputs" \
     train mine --train-data "$work/mine.jsonl" --resume-from-checkpoint last --train-on-inputs

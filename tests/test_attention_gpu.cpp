@@ -68,7 +68,7 @@ struct Problem {
           delta(stream, static_cast<size_t>(s.B) * s.NH, s.T_len),
           scale(1.0f / std::sqrt(static_cast<float>(s.HD))) {
         std::mt19937_64 generator(seed);
-        for (DeviceMatrix<real>* x : {&q, &k, &v, &dout}) x->fill(generator(), 2.5);
+        for (DeviceMatrix<real>* x : {&q, &k, &v, &dout}) x->fill(generator(), 1.5);
         if (s.document_every > 0) {
             documents = random_documents(s, generator);
             device_documents = to_device(stream, documents);
