@@ -37,6 +37,7 @@ nvcc_path() { command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; 
 # Runs one part. Its section opens with what it was made from and on.
 run_part() {
     section=$dir/$1.md log=$dir/$1.log part_start=$SECONDS
+    [ -z "${GPU_REPORT_PROGRAMS:-}" ] || cp "$section" "$dir/$1.whole.md"
     {
         echo "<!-- sources $hash -->"
         echo "## $2"

@@ -214,6 +214,8 @@ report_peft() {
             verdict "PyTorch $name" skip "no time left"
         elif [ "$(status_of "peft-$name")" = 0 ]; then
             say "- $(grep '^PyTorch' "$work/peft-$name.out")"
+        elif [ "$(status_of "peft-$name")" = 124 ]; then
+            verdict "PyTorch $name" skip "it did not end in the time that was left"
         else
             verdict "PyTorch $name" fail "exit status $(status_of "peft-$name")"
             excerpt "peft-$name" 5

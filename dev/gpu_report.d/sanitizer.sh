@@ -10,11 +10,26 @@
 
 kernel_tests='*test_kernels_gpu.cpp,*test_matmul_gpu.cpp,*test_loss_optimizer_gpu.cpp,*test_attention_cached_gpu.cpp'
 
+# GPU_REPORT_PROGRAMS="attention" runs these alone, and puts what they give in the place of their lines in a section
+# that is there of the same sources, as after a mended test.
 programs_of() {  # TOOL
-    case $1 in
-        initcheck) echo llama gpt2 ;;
-        *) echo llama llama-generic gpt2 qwen3 kernels attention ;;
-    esac
+    local program all="llama llama-generic gpt2 qwen3 kernels attention"
+    [ "$1" = initcheck ] && all="llama gpt2"
+    for program in $all; do
+        case " ${GPU_REPORT_PROGRAMS:-$all} " in *" $program "*) echo "$program" ;; esac
+    done
+}
+
+# The section of all programs with this one's verdicts in the place of its own.
+replace_verdicts() {  # WHOLE_SECTION NEW_SECTION
+    awk -v again="run again $(date -u '+%Y-%m-%d %H:%M') UTC" '
+        { key = $0; sub(/^- [^:]*: /, "", key); sub(/ \(.*/, "", key) }
+        NR == FNR { if (/^- .*(check), /) new[key] = $0; next }
+        FNR != NR && /^```/ && skipping { in_code = !in_code; if (!in_code) skipping = 0; next }
+        skipping && in_code { next }
+        { skipping = 0 }
+        key in new { print new[key] "; " again; skipping = 1; next }
+        { print }' "$2" "$1" > "$1.new" && mv "$1.new" "$1"
 }
 
 sanitizer_program() {  # PROGRAM TOOL: the command of a program, as words in $command
@@ -67,6 +82,11 @@ report_sanitizer() {  # TOOL PROGRAM
 }
 
 part_sanitizer() {
+    local whole=
+    if [ -n "${GPU_REPORT_PROGRAMS:-}" ]; then
+        whole=$dir/sanitizer.whole.md
+        [ -s "$whole" ] && grep -q "$hash" "$whole" || { note "no section of these sources in $whole"; return; }
+    fi
     sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
     say "llama: \`train_gpt --from-scratch --layer-offloading --num-slots 2 --lora-dropout 0.1 --max-steps 2\`," \
         "3 layers of hidden size 128 with heads of 64, T 160; generic: with \`SLABSTREAM_GENERIC_KERNELS=1\`; gpt2:" \
@@ -103,4 +123,8 @@ part_sanitizer() {
     for tool in memcheck racecheck initcheck synccheck; do
         for program in $(programs_of "$tool"); do report_sanitizer "$tool" "$program"; done
     done
+    if [ -n "$whole" ]; then
+        replace_verdicts "$whole" "$section"
+        mv "$whole" "$section"
+    fi
 }
