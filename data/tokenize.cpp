@@ -187,16 +187,29 @@ void check_outputs(const Options& options) {
     }
 }
 
-Outputs outputs_of(const Options& options) {
-    const fs::path directory = options.output_dir;
-    std::error_code error;
-    fs::create_directories(directory, error);
-    if (error)
-        refuse("--output-dir " + directory.string() + ": cannot be made: " + error.message() +
-               ". Hint: choose a directory that you may write to.");
-    remove_stale_temporaries(directory);
-    return output_paths(options);
-}
+// The directory written into. What of it was made here and is empty in the end, after a refusal, goes again.
+class OutputDirectory {
+  public:
+    explicit OutputDirectory(const fs::path& directory) {
+        std::error_code error;
+        for (fs::path p = fs::absolute(directory); !fs::exists(p, error) && p.has_relative_path(); p = p.parent_path())
+            made_.push_back(p);
+        fs::create_directories(directory, error);
+        if (error)
+            refuse("--output-dir " + directory.string() + ": cannot be made: " + error.message() +
+                   ". Hint: choose a directory that you may write to.");
+        remove_stale_temporaries(directory);
+    }
+    ~OutputDirectory() {
+        std::error_code error;
+        for (const fs::path& path : made_) fs::remove(path, error);  // not one that holds something
+    }
+    OutputDirectory(const OutputDirectory&) = delete;
+    OutputDirectory& operator=(const OutputDirectory&) = delete;
+
+  private:
+    std::vector<fs::path> made_;  // the deepest first
+};
 
 // The tokenizer as its user knows it: the name of its directory or file.
 std::string short_name(const std::string& tokenizer) {
@@ -240,7 +253,8 @@ void say_no_validation(const Options& options, const Outputs& outputs, std::ostr
 void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin_fd, std::ostream& out,
                    std::ostream& err, const Check& check) {
     const size_t threads = usable_threads();
-    const Outputs outputs = outputs_of(options);
+    const OutputDirectory directory(options.output_dir);
+    const Outputs outputs = output_paths(options);
     Split train(tokenizer, outputs.train);
     std::optional<Split> val;
     if (options.val_fraction > 0) val.emplace(tokenizer, outputs.val);
@@ -300,7 +314,8 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
             " too few for a validation part of --val-fraction " + number_text(options.val_fraction) + ", wanted " +
             (prepared.records() == 1 ? "two at least" : number_text(fraction_of_one(prepared.records())) + " or more") +
             ". Nothing was written. Hint: --val-fraction 0 holds out none.");
-    const Outputs outputs = outputs_of(options);
+    const OutputDirectory directory(options.output_dir);
+    const Outputs outputs = output_paths(options);
     const std::vector<bool> split = prepared.spread(held_out);
     const auto largest = static_cast<uint32_t>(tokenizer.vocabulary_size() - 1);
     TokenFileWriter train(outputs.train, largest, true, options.sequence_len);
