@@ -23,8 +23,11 @@ bool holds(std::string_view text, std::string_view part) {
 std::optional<ChatFormat> recognise(const Tokenizer& tokenizer) {
     const std::string& jinja = tokenizer.chat_template();
     if (!jinja.empty()) {
-        // Phi's form has im_start and im_end too, with im_sep between.
-        if (holds(jinja, kImStart) && holds(jinja, kImEnd) && !holds(jinja, "<|im_sep|>")) return ChatFormat::chatml;
+        // Forms with the same special tokens that write more than the messages, or less: Phi's im_sep between role and
+        // text, Llama 3.1's system block of dates, Qwen3's empty thoughts before the last reply, trimmed ChatML.
+        for (const char* const more : {"<|im_sep|>", "Knowledge Date", "<think>"})
+            if (holds(jinja, more)) return std::nullopt;
+        if (holds(jinja, kImStart) && holds(jinja, kImEnd) && !holds(jinja, "trim")) return ChatFormat::chatml;
         if (holds(jinja, kStartHeader) && holds(jinja, kEndOfTurn)) return ChatFormat::llama3;
         return std::nullopt;  // a form of its own: the special tokens would mislead
     }

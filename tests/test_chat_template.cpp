@@ -2,6 +2,9 @@
 // the text of each, and ids and loss mask where the two mean the same (the script says where they do not).
 #include <doctest/doctest.h>
 
+#include <initializer_list>
+#include <utility>
+
 #include "data/chat_template.h"
 #include "data/json_file.h"
 #include "data/nfc.h"
@@ -46,5 +49,27 @@ TEST_SUITE("cpu") {
         }
         CHECK(texts >= 40);
         CHECK(ids >= 24);
+    }
+
+    TEST_CASE(
+        "chat templates: those that write more, or less, than the messages in a known form are not taken for it") {
+        const fs::path source = "tests/tokenizers/llama3";
+        for (const auto& [jinja, known] : std::initializer_list<std::pair<const char*, bool>>{
+                 {"{{ '<|start_header_id|>' + m.role + '<|end_header_id|>' + m.content + '<|eot_id|>' }}", true},
+                 {"{{ '<|start_header_id|>system<|end_header_id|>Cutting Knowledge Date: December 2023' + '<|eot_id|>' "
+                  "}}",
+                  false},
+                 {"{{ '<|im_start|>' + m.role + '<think></think>' + m.content + '<|im_end|>' }}", false},
+                 {"{{ '<|im_start|>' + m.role + (m.content | trim) + '<|im_end|>' }}", false},
+                 {"{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}", false}}) {
+            CAPTURE(jinja);
+            const FreshDirectory model;
+            for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+                fs::copy_file(source / file, model.path / file);
+            put(model.path / "chat_template.jinja", jinja);
+            const auto tokenizer = open_tokenizer(model.path);
+            CHECK(ChatTemplate::find(*tokenizer, "").has_value() == known);
+            CHECK(ChatTemplate::find(*tokenizer, "llama3").has_value());
+        }
     }
 }
