@@ -225,7 +225,7 @@ TEST_SUITE("cpu") {
         result = tokenize({"--output-dir", dir.path / "none", dir.path / "empty"});
         CHECK(result.exit_code == 1);
         CHECK(has(result.err, "every file given is empty"));
-        CHECK(names_in(dir.path / "none").empty());
+        CHECK(!fs::exists(dir.path / "none"));
     }
 
     TEST_CASE("tokenize: a text that is too long is refused, whatever the tokenizer, and not cut") {
@@ -237,7 +237,7 @@ TEST_SUITE("cpu") {
                 tokenize({"--output-dir", dir.path / "out", "--tokenizer", tokenizer, dir.path / "long"});
             CHECK(result.exit_code == 1);
             CHECK(has(result.err, "long: has 3221225472 bytes, wanted a text of at most 2147483647. Hint: split it"));
-            CHECK(names_in(dir.path / "out").empty());
+            CHECK(!fs::exists(dir.path / "out"));
         }
     }
 
@@ -254,7 +254,7 @@ TEST_SUITE("cpu") {
             const Result result = tokenize({"--output-dir", out, dir.path / file});
             CHECK(result.exit_code == 1);
             CHECK(has(result.err, wanted));
-            CHECK(names_in(out).empty());
+            CHECK(!fs::exists(out));
         }
         const Result piped = tokenize({"--output-dir", out, "-"}, std::string("a\0", 2));
         CHECK(piped.exit_code == 1);
