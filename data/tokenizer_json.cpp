@@ -262,7 +262,7 @@ void read_model_end(const fs::path& directory, BpeTokenizerParts& parts) {
         const fs::path path = directory / name;
         if (parts.eos || !fs::exists(path, error)) continue;
         const json config = read_json_file(path);
-        const json& value = Reader{path.string()}.value(config, "eos_token_id");
+        const json value = Reader{path.string()}.value(config, "eos_token_id");
         const json& first = value.is_array() && !value.empty() ? value.front() : value;
         if (!first.is_number_unsigned()) continue;
         const auto id = first.get<uint64_t>();
