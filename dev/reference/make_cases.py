@@ -59,7 +59,10 @@ def build_base(model_args, rng):
 def rewrite_gpt2_keys(path, weights, model):
     """GPT-2's older key spellings: another prefix than transformer., causal-mask buffers."""
     prefix = weights.get("gpt2_prefix", "transformer.")
-    tensors = {prefix + k.removeprefix("transformer."): t for k, t in reference.read_tensors(path).items()}
+    tensors = {
+        prefix + k.removeprefix("transformer.") if k.startswith("transformer.") else k: t  # lm_head has no prefix
+        for k, t in reference.read_tensors(path).items()
+    }
     T = model.config.n_positions
     for layer in range(model.config.n_layer):
         if "mask_buffers" in weights:
