@@ -151,7 +151,7 @@ $(BUILD)/tests: $(call object_of,$(TEST_SOURCES)) $(LIB)
 	@echo '  link  $@'
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/attention_bench: $(BUILD)/obj/dev/attention_bench.cu.o  # kernels that lost, and their times
+$(BUILD)/attention_bench: $(BUILD)/obj/dev/attention_bench.cu.o  # times attention and the tiles that lost
 	@echo '  link  $@'
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
@@ -189,7 +189,7 @@ clean:
 help:
 	@echo 'targets:   all (default)  test  demo  demo-short  demo-smollm2 (fetches a model)  bench  gpu-report'
 	@echo '           fat (CUDA for many GPUs, in build-fat/)  source-hash  format  check-format  clean'
-	@echo '           build/attention_bench (CUDA: kernels that lost, and their times)'
+	@echo '           build/attention_bench (CUDA: times attention and the tiles that lost)'
 	@echo 'variables: BACKEND=cpu|cuda (cuda where nvcc and a GPU are)  PRECISION=bf16|fp32 (CUDA; the CPU is fp32)'
 	@echo '           BLAS=openblas|none  SAN=thread|address (own build directory)  BUILD=build  EXTRA_CXXFLAGS=...'
 	@echo '           CUDA_HOME=/usr/local/cuda  NVCC=nvcc (of PATH or CUDA_HOME)  CUDA_ARCHS="80 90" (of the GPUs here)'

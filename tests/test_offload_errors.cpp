@@ -44,6 +44,14 @@ class CapturedErrors {
     int before_ = dup(STDERR_FILENO);
 };
 
+// Four layers of zeros; how they are copied is its heirs' to say.
+struct EmptySource : SlabSource {
+    std::vector<SlabLayout> layouts = toy_layouts(4);
+    std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
+    int layers() const override { return 4; }
+    const SlabLayout& layout(int layer) const override { return layouts[static_cast<size_t>(layer)]; }
+};
+
 }  // namespace
 
 TEST_SUITE("cpu") {
@@ -155,12 +163,8 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("offload: bytes that differ from the schedule are an error") {
         // A source that leaves the end of one slab out.
-        struct Forgetful final : SlabSource {
-            std::vector<SlabLayout> layouts = toy_layouts(4);
-            std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
+        struct Forgetful final : EmptySource {
             int forgetting = -1;
-            int layers() const override { return 4; }
-            const SlabLayout& layout(int layer) const override { return layouts[static_cast<size_t>(layer)]; }
             void enqueue(int layer, std::byte* dst, Stream& transfer) override {
                 const size_t all = layout(layer).total_bytes();
                 copy_async(dst, bytes.data(), layer == forgetting ? all - 4 : all, CopyKind::host_to_device, transfer);
@@ -188,12 +192,8 @@ TEST_SUITE("cpu") {
     TEST_CASE("offload: what fails on the transfer stream reaches whoever waits for the compute stream") {
         // A source that needs host work, as from a disk, and fails in it: compute must not go on with what the slot
         // held.
-        struct Reading final : SlabSource {
-            std::vector<SlabLayout> layouts = toy_layouts(4);
-            std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
+        struct Reading final : EmptySource {
             int failing = -1;
-            int layers() const override { return 4; }
-            const SlabLayout& layout(int layer) const override { return layouts[static_cast<size_t>(layer)]; }
             void enqueue(int layer, std::byte* dst, Stream& transfer) override {
                 transfer.host_function("read of a slab", [fails = layer == failing] {
                     if (fails) throw std::runtime_error("the disk is gone");

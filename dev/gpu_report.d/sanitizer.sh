@@ -85,7 +85,11 @@ part_sanitizer() {
     local whole=
     if [ -n "${GPU_REPORT_PROGRAMS:-}" ]; then
         whole=$dir/sanitizer.whole.md
-        [ -s "$whole" ] && grep -q "$hash" "$whole" || { note "no section of these sources in $whole"; return; }
+        if ! grep -qs "$hash" "$whole"; then
+            [ ! -s "$whole" ] || mv "$whole" "$section"
+            verdict "programs alone" fail "there is no section of these sources to put them into"
+            return
+        fi
     fi
     sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
     say "llama: \`train_gpt --from-scratch --layer-offloading --num-slots 2 --lora-dropout 0.1 --max-steps 2\`," \
