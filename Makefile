@@ -1,7 +1,7 @@
 # slabstream. `make help` lists targets and variables. Everything made lies in $(BUILD); changed flags rebuild it.
 #
-# A build has one backend. kernels/*.cpp are in both (they hold the references that CUDA kernels are compared with);
-# runtime_cpu.cpp and runtime_cuda.cu are the two implementations of kernels/runtime.h.
+# A build has one backend. The sources of kernels/ are in both (they hold the references that CUDA kernels are compared with);
+# runtime_cpu.cpp and runtime_cuda.cu are the two implementations of kernels/runtime/runtime.h.
 
 PRECISION ?= bf16
 BLAS      ?= openblas
@@ -81,20 +81,24 @@ endif
 endif
 
 comma := ,
-PROGRAM_SOURCES := $(wildcard train/*_main.cpp data/*_main.cpp dev/*_main.cpp)
+# The rooms, from the ground up; a room includes only itself and those before it (`make check-includes`).
+ROOMS := kernels/runtime kernels kernels/attention offload data/base data/gguf data/tokenizer data \
+         train/spec train/files train/model train/run train/export
+in_rooms = $(wildcard $(addsuffix /$(1),$(ROOMS)))
+PROGRAM_SOURCES := $(call in_rooms,*_main.cpp) $(wildcard dev/*_main.cpp)
 ifeq ($(BACKEND),cuda)  # the example's own kernels are for the CPU
 PROGRAM_SOURCES := $(filter-out dev/example_main.cpp,$(PROGRAM_SOURCES))
 endif
 PROGRAMS        := $(patsubst %_main.cpp,$(BUILD)/%,$(notdir $(PROGRAM_SOURCES)))
-LIB_SOURCES     := $(filter-out %_main.cpp,$(wildcard kernels/*.cpp offload/*.cpp train/*.cpp data/*.cpp))
+LIB_SOURCES     := $(filter-out %_main.cpp,$(call in_rooms,*.cpp))
 ifeq ($(BACKEND),cuda)
-LIB_SOURCES := $(filter-out kernels/runtime_cpu.cpp,$(LIB_SOURCES)) $(wildcard kernels/*.cu offload/*.cu train/*.cu)
+LIB_SOURCES := $(filter-out kernels/runtime/runtime_cpu.cpp,$(LIB_SOURCES)) $(call in_rooms,*.cu)
 endif
-TEST_SOURCES := $(wildcard tests/*.cpp)
+TEST_SOURCES := $(wildcard tests/*.cpp) $(wildcard $(addsuffix /*.cpp,$(addprefix tests/,$(ROOMS))))
 object_of = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 LIB := $(BUILD)/libslabstream.a
 # What another trainer takes along, and all that the example may use.
-PLUGIN_OBJECTS := $(call object_of,$(filter offload/% kernels/runtime% kernels/host_memory% kernels/thread_pool% kernels/memory_account%,$(LIB_SOURCES)))
+PLUGIN_OBJECTS := $(call object_of,$(filter offload/% kernels/runtime/%,$(LIB_SOURCES)))
 
 BUILDING := $(filter-out help clean format check-format source-hash fat,$(or $(MAKECMDGOALS),all))
 ifneq ($(BUILDING),)
@@ -177,7 +181,7 @@ source-hash:
 	@find kernels offload train -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) | \
 	    LC_ALL=C sort | xargs sha256sum | sha256sum | cut -d' ' -f1
 
-FORMATTED := $(wildcard $(foreach d,kernels offload train data dev tests,$d/*.h $d/*.cpp $d/*.cu $d/*.cuh))
+FORMATTED := $(wildcard $(foreach d,$(ROOMS) dev tests $(addprefix tests/,$(ROOMS)),$d/*.h $d/*.cpp $d/*.cu $d/*.cuh))
 format:
 	clang-format -i $(FORMATTED)
 check-format:

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "data/utf8.h"
+#include "data/base/utf8.h"
 
 namespace slab::data {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "data/records.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
 

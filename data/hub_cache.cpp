@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "data/display.h"
-#include "data/input_file.h"
+#include "data/base/display.h"
+#include "data/base/input_file.h"
 
 namespace slab::data {
 

@@ -5,9 +5,9 @@
 #include <exception>
 #include <stdexcept>
 
-#include "data/display.h"
-#include "data/parallel.h"
-#include "data/pre_tokenizer.h"
+#include "data/base/display.h"
+#include "data/base/parallel.h"
+#include "data/tokenizer/pre_tokenizer.h"
 
 namespace slab::data {
 

@@ -32,7 +32,7 @@
 #include "data/chat_template.h"
 #include "data/records.h"
 #include "data/token_file.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
 

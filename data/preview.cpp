@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "data/display.h"
+#include "data/base/display.h"
 
 namespace slab::data {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "data/token_file.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
 

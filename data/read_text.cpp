@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "data/input_file.h"
+#include "data/base/input_file.h"
 #include "data/records.h"
 #include "data/token_file.h"
 

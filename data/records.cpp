@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "data/display.h"
-#include "data/json_file.h"
+#include "data/base/display.h"
+#include "data/base/json_file.h"
 
 namespace slab::data {
 

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/input_file.h"
+#include "data/base/input_file.h"
 
 namespace slab::data {
 

@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "data/file_hash.h"
-#include "data/hash.h"
+#include "data/base/file_hash.h"
+#include "data/base/hash.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;

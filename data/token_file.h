@@ -26,8 +26,8 @@
 #include <string>
 #include <vector>
 
-#include "data/atomic_file.h"
-#include "data/input_file.h"
+#include "data/base/atomic_file.h"
+#include "data/base/input_file.h"
 
 namespace slab::data {
 

@@ -25,18 +25,18 @@
 #include <system_error>
 #include <vector>
 
-#include "data/atomic_file.h"
-#include "data/clock.h"
-#include "data/command_line.h"
-#include "data/display.h"
+#include "data/base/atomic_file.h"
+#include "data/base/clock.h"
+#include "data/base/command_line.h"
+#include "data/base/display.h"
+#include "data/base/parallel.h"
+#include "data/base/stop_signals.h"
 #include "data/hub_cache.h"
-#include "data/parallel.h"
 #include "data/prepare.h"
 #include "data/preview.h"
 #include "data/read_text.h"
-#include "data/stop_signals.h"
 #include "data/token_file.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;

@@ -3,8 +3,8 @@
 
 #include <iostream>
 
-#include "data/command_line.h"
-#include "data/stop_signals.h"
+#include "data/base/command_line.h"
+#include "data/base/stop_signals.h"
 #include "data/tokenize.h"
 
 int main(int argc, char** argv) {

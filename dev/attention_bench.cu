@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention_launch.cuh"
+#include "kernels/attention/attention_launch.cuh"
 
 using namespace slab;
 

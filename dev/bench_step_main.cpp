@@ -19,14 +19,14 @@
 #include <string>
 #include <vector>
 
-#include "data/command_line.h"
+#include "data/base/command_line.h"
 #include "kernels/matmul.h"
 #include "kernels/philox.h"
 #include "offload/stream_schedule.h"
-#include "train/model_limits.h"
-#include "train/options.h"
-#include "train/step_loop.h"
-#include "train/text.h"
+#include "train/model/step_loop.h"
+#include "train/run/options.h"
+#include "train/spec/model_limits.h"
+#include "train/spec/text.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -15,7 +15,7 @@
 #include <exception>
 #include <vector>
 
-#include "kernels/runtime.h"
+#include "kernels/runtime/runtime.h"
 
 #if defined(SLABSTREAM_CUDA)
 

@@ -10,16 +10,16 @@
 #include <string>
 #include <vector>
 
-#include "data/command_line.h"
+#include "data/base/command_line.h"
+#include "data/base/output_paths.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/host_memory.h"
-#include "train/adapter_files.h"
-#include "train/model.h"
-#include "train/model_directory.h"
-#include "train/output_paths.h"
-#include "train/run_setup.h"
-#include "train/safetensors.h"
-#include "train/step_loop.h"
+#include "kernels/runtime/host_memory.h"
+#include "train/files/adapter_files.h"
+#include "train/files/model_directory.h"
+#include "train/files/safetensors.h"
+#include "train/model/model.h"
+#include "train/model/step_loop.h"
+#include "train/run/run_setup.h"
 
 namespace fs = std::filesystem;
 using namespace slab;

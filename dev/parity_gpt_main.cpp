@@ -15,17 +15,17 @@
 #include <string>
 #include <vector>
 
-#include "data/command_line.h"
-#include "data/json_file.h"
+#include "data/base/command_line.h"
+#include "data/base/fnv1a.h"
+#include "data/base/json_file.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
 #include "offload/stream_schedule.h"
-#include "train/adapter_files.h"
-#include "train/fnv1a.h"
-#include "train/model_directory.h"
-#include "train/run_setup.h"
-#include "train/safetensors.h"
-#include "train/step_loop.h"
+#include "train/files/adapter_files.h"
+#include "train/files/model_directory.h"
+#include "train/files/safetensors.h"
+#include "train/model/step_loop.h"
+#include "train/run/run_setup.h"
 
 namespace fs = std::filesystem;
 using namespace slab;

@@ -5,8 +5,8 @@
 
 #include <cstddef>
 
-#include "kernels/real.h"
-#include "kernels/runtime.h"
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime.h"
 
 namespace slab {
 

@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/real.h"
-#include "kernels/runtime.h"
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime.h"
 
 namespace slab {
 

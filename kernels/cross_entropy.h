@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/real.h"
-#include "kernels/runtime.h"
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime.h"
 
 namespace slab {
 

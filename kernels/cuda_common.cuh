@@ -16,8 +16,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/real.h"
-#include "kernels/runtime_cuda.h"
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime_cuda.h"
 
 namespace slab::cuda {
 

@@ -27,8 +27,8 @@ inline double mul_add(double a, double b, double c) {
 #endif
 }
 
-// e^x within 1 ulp (measured over all floats: tests/test_cross_entropy.cpp samples it). exp(0) = 1 exactly, -inf and
-// anything under -104 give 0, what overflows gives inf, NaN stays NaN.
+// e^x within 1 ulp (measured over all floats: tests/kernels/test_cross_entropy.cpp samples it). exp(0) = 1 exactly,
+// -inf and anything under -104 give 0, what overflows gives inf, NaN stays NaN.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r² P(r), P a minimax polynomial (Lawson's iteration over the
 // relative error, rounded to float: 1.3e-9); 2^n is multiplied in two halves, so that subnormal results are right too.

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/real.h"
-#include "kernels/runtime.h"
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime.h"
 
 namespace slab {
 

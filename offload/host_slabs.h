@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/host_memory.h"
+#include "kernels/runtime/host_memory.h"
 #include "offload/slab_source.h"
 #include "offload/staged_slabs.h"
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/runtime.h"
+#include "kernels/runtime/runtime.h"
 #include "offload/offload_trace.h"
 #include "offload/slab_source.h"
 

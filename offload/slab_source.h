@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "kernels/runtime.h"
+#include "kernels/runtime/runtime.h"
 #include "offload/slab_layout.h"
 
 namespace slab::offload {

@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/runtime.h"
+#include "kernels/runtime/runtime.h"
 
 namespace slab::offload {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "kernels/attention_cached.h"
+#include "kernels/attention/attention_cached.h"
 
 namespace slab::test {
 

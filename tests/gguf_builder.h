@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "data/gguf.h"
+#include "data/gguf/gguf.h"
 
 namespace slab::test {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "kernels/matmul.h"
-#include "kernels/real.h"
-#include "kernels/runtime.h"
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime.h"
 #include "tests/kernel_checks.h"
 
 namespace slab::test {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/thread_pool.h"
+#include "kernels/runtime/thread_pool.h"
 
 namespace slab::test {
 

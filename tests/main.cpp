@@ -14,7 +14,7 @@
 #include <map>
 #include <string>
 
-#include "kernels/runtime.h"
+#include "kernels/runtime/runtime.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 // Tests ask for absurd amounts of memory and want the refusal, not the sanitizer's abort.

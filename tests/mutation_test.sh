@@ -14,8 +14,8 @@ flags="-std=c++20 -O1 -g1 -Wall -Wextra -I. -pthread"
 mutations="READY FREE FILLED DRAINED"
 mutated="offload/layer_offload_manager.cpp offload/staged_slabs.cpp"
 common="offload/slab_layout.cpp offload/stream_schedule.cpp offload/host_slabs.cpp offload/offload_trace.cpp
-        kernels/runtime_cpu.cpp kernels/host_memory.cpp kernels/thread_pool.cpp kernels/memory_account.cpp
-        tests/main.cpp tests/test_offload_manager.cpp tests/test_host_slabs.cpp"
+        kernels/runtime/runtime_cpu.cpp kernels/runtime/host_memory.cpp kernels/runtime/thread_pool.cpp
+        kernels/runtime/memory_account.cpp tests/main.cpp tests/offload/test_offload_manager.cpp tests/offload/test_host_slabs.cpp"
 # The cases made for this; the whole suite has more than these but finds nothing else.
 cases="offload: random delays*,offload: late copies*,host slabs: pageable ones arrive*"
 passed=0 failed=0 skipped=0

@@ -10,7 +10,7 @@
 #include <random>
 #include <string>
 
-#include "temporary_files.h"
+#include "tests/temporary_files.h"
 
 namespace slab::test {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <stdexcept>
 
-#include "kernels/runtime.h"
+#include "kernels/runtime/runtime.h"
 #include "offload/host_slabs.h"
 
 namespace slab::offload {

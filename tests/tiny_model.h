@@ -24,12 +24,12 @@
 #include "tests/kernel_checks.h"
 #include "tests/temporary_files.h"
 #include "tests/token_files.h"
-#include "train/base_weights.h"
-#include "train/model.h"
-#include "train/options.h"
-#include "train/safetensors.h"
-#include "train/step_loop.h"
-#include "train/trainer.h"
+#include "train/files/base_weights.h"
+#include "train/files/safetensors.h"
+#include "train/model/model.h"
+#include "train/model/step_loop.h"
+#include "train/run/options.h"
+#include "train/run/trainer.h"
 
 namespace slab::test {
 

@@ -72,6 +72,5 @@ END
 }
 # Text that is at hand anywhere: this project's own sources, as tokens in $work/data.
 write_tokens() {
-    run tokenize 60 "$bf16/tokenize" --output-dir "$work/data" kernels/*.cpp kernels/*.cu offload/*.cpp train/*.cpp \
-        train/*.h data/*.cpp LICENSE
+    run tokenize 60 "$bf16/tokenize" --output-dir "$work/data" $(find kernels offload train data -name '*.cpp' | sort) LICENSE
 }

@@ -210,7 +210,7 @@ def fnv(ids):
 
 
 def every_character():
-    """Each character between others that show what it is taken for, as tests/test_bpe_tokenizer.cpp makes it too."""
+    """Each character between others that show what it is taken for, as tests/data/tokenizer/test_bpe_tokenizer.cpp makes it too."""
     return "".join(chr(c) + "a1 ."[c % 4] for c in range(0x32400) if not 0xD800 <= c < 0xE000)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes data/nfc_tables.h: what normal form C needs to know of each character.
+"""Writes data/tokenizer/nfc_tables.h: what normal form C needs to know of each character.
 
 The decompositions are Python's (unicodedata); which of them count, which compose again, and the combining classes are
 asked of the `tokenizers` package, since ids must be its ids: its tables are older than Python's, and text with newer
@@ -123,5 +123,5 @@ inline constexpr Decomposition kDecompositions[] = {{
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: make_nfc_tables.py data/nfc_tables.h")
+        sys.exit("usage: make_nfc_tables.py data/tokenizer/nfc_tables.h")
     main(sys.argv[1])

@@ -1,0 +1,137 @@
+// Flags are checked by name before CLI11 sees them: CLI11 would report an unknown flag only after it had taken the
+// flag's value for a positional argument, and knows no nearest name.
+#include "data/base/command_line.h"
+
+#include <fcntl.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/base/nearest_name.h"
+
+#define SLABSTREAM_VERSION "0.1.0"
+
+namespace slab::data {
+namespace {
+
+std::vector<std::string> long_flags(const CLI::App& app) {
+    std::vector<std::string> flags;
+    for (const CLI::Option* option : app.get_options())
+        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    return flags;
+}
+
+// A flag with one value; given again, it is given anew.
+bool is_single(const CLI::Option& option) {
+    return option.nonpositional() && option.get_expected_max() == 1;
+}
+
+std::string refuse_empty(const std::string& flag, bool number) {
+    return flag + " is empty; wanted " + (number ? "a number" : "a value") +
+           " there. Hint: is a shell's variable unset? Leave the flag out for its default";
+}
+
+// CLI11 reads 010 as 8 and 0x10 as 16, as C does.
+bool is_octal_or_hexadecimal(std::string_view number) {
+    if (number.starts_with('-') || number.starts_with('+')) number.remove_prefix(1);
+    return number.size() > 1 && number[0] == '0' && std::string_view(".eE").find(number[1]) == std::string_view::npos;
+}
+
+// What CLI11 takes all the same, and for something else: no text at all (0, or as if the flag were not there), a number
+// that begins with 0, and any number for a switch (true).
+std::string misread_value(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+        const std::string type = option->get_type_name();
+        const bool number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
+        std::vector<std::string> values = option->results();
+        if (is_single(*option) && values.size() > 1) values.erase(values.begin(), values.end() - 1);
+        for (const std::string& value : values) {
+            if (value.empty()) return refuse_empty(option->get_name(), number);
+            if (number && is_octal_or_hexadecimal(value))
+                return option->get_name() + " = " + value + "; wanted a decimal number that does not begin with 0";
+            if (option->get_expected_max() == 0 && value != "true" && value != "false")
+                return option->get_name() + " = " + value + " makes no sense; wanted true or false, or the flag alone";
+        }
+    }
+    return "";
+}
+
+// The end of the process but for the libraries' own ends: OpenBLAS joins its idle threads there, and where memory is
+// limited (ulimit -v, -d) these never end, as each tries for ever to get the buffer that it is refused.
+[[maybe_unused]] void end_now(int code, void*) {
+    std::cout.flush();
+    std::cerr.flush();
+    std::fflush(nullptr);
+    std::_Exit(code);
+}
+
+}  // namespace
+
+void prepare_standard_streams() {
+    // Runs after all that belongs to this program and is registered later, and before what libraries registered. The
+    // sanitizers say what they found (leaks) at the end that is cut off.
+#if defined(SLABSTREAM_OPENBLAS) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    on_exit(end_now, nullptr);
+#endif
+    for (int fd = 0; fd <= 2; ++fd)
+        if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)!open("/dev/null", O_RDWR);  // the lowest free number: fd
+    for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // the write fails instead, and says so
+}
+
+bool standard_output_arrived(const char* program) {
+    if (std::cout.flush() && std::fflush(stdout) == 0) return true;
+    std::cerr << program << ": what was to be printed could not be: standard output is full or closed\n";
+    return false;
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv, std::ostream& out,
+                                      std::ostream& err) {
+    const auto refuse = [&](const std::string& message) {
+        err << app.get_name() << ": " << message << " (" << app.get_name() << " --help lists the flags)\n";
+        return 1;
+    };
+    app.set_version_flag("--version", app.get_name() + " of slabstream " SLABSTREAM_VERSION);
+    for (CLI::Option* option : app.get_options())
+        if (is_single(*option)) option->take_last();
+    const std::vector<std::string> known = long_flags(app);
+    std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+    for (std::string& argument : arguments) {
+        if (argument == "--") break;  // only positional arguments follow
+        if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) continue;
+        const size_t name_end = std::min(argument.find('='), argument.size());
+        std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(name_end), '_', '-');
+        const std::string name = argument.substr(0, name_end);
+        if (std::find(known.begin(), known.end(), name) == known.end())
+            return refuse("unknown flag " + name + "; did you mean " + nearest_name(name, known) + "?");
+        // CLI11 would take the next argument for the value.
+        if (name_end + 1 == argument.size()) return refuse(refuse_empty(name, false));
+    }
+    std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 wants a vector
+    try {
+        app.parse(std::move(arguments));
+    } catch (const CLI::CallForHelp&) {
+        out << app.help();
+        return 0;
+    } catch (const CLI::CallForVersion& version) {
+        out << version.what() << "\n";
+        return 0;
+    } catch (const CLI::ConversionError& error) {
+        const std::string misread = misread_value(app);  // knows 08 better
+        return refuse(!misread.empty() ? misread : std::string(error.what()) + "; wanted a number there");
+    } catch (const CLI::ParseError& error) {
+        return refuse(error.what());
+    }
+    if (const std::string misread = misread_value(app); !misread.empty()) return refuse(misread);
+    return std::nullopt;
+}
+
+}  // namespace slab::data

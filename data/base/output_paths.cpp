@@ -1,0 +1,54 @@
+// Paths compared by where they lead. See output_paths.h.
+#include "data/base/output_paths.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+
+fs::path place_of(const fs::path& path) {
+    std::error_code error;
+    const fs::path place = fs::weakly_canonical(fs::absolute(path), error);
+    return error ? fs::absolute(path).lexically_normal() : place;
+}
+
+bool same_place(const fs::path& a, const fs::path& b) {
+    std::error_code error;
+    return fs::equivalent(a, b, error) || place_of(a) == place_of(b);
+}
+
+bool lies_in(const fs::path& path, const fs::path& directory) {
+    // By way of a file in it: "new/" is new, and would else end in an empty name.
+    const fs::path inner = place_of(path), outer = place_of(directory / "x").parent_path();
+    return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+void require_new_file(const std::string& flag, const fs::path& path) {
+    std::error_code error;
+    const fs::file_status there = fs::symlink_status(path, error);
+    if (there.type() != fs::file_type::not_found) {
+        if (error && there.type() == fs::file_type::none)
+            throw std::runtime_error(flag + " " + path.string() + ": " + error.message());
+        throw std::runtime_error(flag + " " + path.string() + ": exists, and would be replaced; wanted a new file: " +
+                                 "give another name, or remove what is there");
+    }
+    if (path.filename().empty())
+        throw std::runtime_error(flag + " " + path.string() + ": names a directory; wanted a new file");
+    if (!fs::is_directory(place_of(path).parent_path(), error))
+        throw std::runtime_error(flag + " " + path.string() +
+                                 ": the directory it shall lie in does not exist; make it first");
+}
+
+void require_new_directory(const std::string& flag, const fs::path& path) {
+    std::error_code error;
+    if (!fs::exists(path, error)) return;
+    const bool directory = fs::is_directory(path, error);
+    if (!directory || !fs::is_empty(path, error))
+        throw std::runtime_error(flag + " " + path.string() + ": exists " +
+                                 (directory ? "and is not empty" : "and is no directory") +
+                                 "; wanted a new directory: remove it, or give another");
+}
+
+}  // namespace slab::train

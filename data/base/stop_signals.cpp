@@ -1,0 +1,39 @@
+// A handler that sets a flag and steps back. See stop_signals.h.
+#include "data/base/stop_signals.h"
+
+#include <csignal>
+#include <initializer_list>
+
+namespace slab::data {
+
+namespace {
+
+// A signal handler can reach nothing but globals.
+std::atomic<bool> stop{false};
+volatile std::sig_atomic_t stop_signal = 0;
+
+void on_signal(int signal) {
+    stop_signal = signal;
+    stop = true;
+    // SIGXCPU comes again every second, sooner than a run has saved; past the hard limit the system kills.
+    if (signal != SIGXCPU) std::signal(signal, SIG_DFL);
+}
+
+}  // namespace
+
+const std::atomic<bool>& watch_stop_signals() {
+    struct sigaction hangup {};
+    const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU})
+        if (signal != SIGHUP || !ignored) std::signal(signal, on_signal);
+    return stop;
+}
+
+int end_as_signalled(int code) {
+    if (code != kExitInterrupted || stop_signal == 0) return code;
+    std::signal(stop_signal, SIG_DFL);
+    std::raise(stop_signal);
+    return code;
+}
+
+}  // namespace slab::data

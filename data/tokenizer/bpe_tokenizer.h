@@ -1,0 +1,77 @@
+// A byte-level BPE tokenizer, wherever its vocabulary comes from (tokenizer_json.h, tokenizer_gguf.h).
+//
+// Meaning: ids are those of Hugging Face's `tokenizers` for every text that is valid UTF-8. The steps: added tokens are
+// cut out, the rest is brought into Unicode's normal form where the vocabulary asks for it, cut into words, and each
+// word's bytes are merged. A byte that is no valid UTF-8 ends the text before it and becomes its own token.
+// decode() gives the text back as it was, except: the normal form stays, white space that a token takes with it is
+// gone, and bytes that the vocabulary has no token for are dropped (description() says so when there are any).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/bpe_model.h"
+#include "data/tokenizer/pre_tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace slab::data {
+
+// Everything that a file says about its tokenizer.
+struct BpeTokenizerParts {
+    std::string source;  // the file, for errors and description()
+    BpeVocabulary vocabulary;
+    std::vector<AddedToken> added;
+    PreTokenizerKind pre_tokenizer = PreTokenizerKind::gpt2;
+    bool nfc = false;  // text is brought into Unicode's normal form C
+    std::optional<uint32_t> bos, eos;
+    std::string eos_from;  // the file that names eos, when it is none of the tokenizer's own
+    bool adds_bos = false;
+    std::string chat_template;
+};
+
+class BpeTokenizer final : public Tokenizer {
+  public:
+    // Throws std::runtime_error when the parts contradict each other.
+    explicit BpeTokenizer(BpeTokenizerParts parts);
+    ~BpeTokenizer() override;
+
+    std::vector<uint32_t> encode(std::string_view text, SpecialTokens special) const override;
+    std::vector<uint32_t> encode_parallel(std::string_view text, SpecialTokens special, size_t threads) const override;
+    std::string decode(std::span<const uint32_t> tokens, bool show_special = false) const override;
+
+    size_t vocabulary_size() const override { return size_; }
+    std::optional<uint32_t> id_of(std::string_view special_token) const override;
+    std::optional<uint32_t> bos() const override { return bos_; }
+    std::optional<uint32_t> eos() const override { return eos_; }
+    bool adds_bos() const override { return adds_bos_; }
+    const std::string& chat_template() const override { return chat_template_; }
+    std::string description() const override;
+
+  private:
+    struct Worker;
+    class Lease;
+
+    void split(std::string_view text, SpecialTokens special, std::vector<TextPart>& parts,
+               std::vector<std::string>& normal_forms) const;
+    void encode_plain(std::string_view text, Worker& worker, std::vector<uint32_t>& out) const;
+
+    std::string source_, eos_from_;
+    BpeModel model_;
+    PreTokenizer pre_tokenizer_;
+    AddedTokenFinder added_, added_normalized_;
+    std::map<std::string, uint32_t, std::less<>> added_by_text_;
+    std::map<uint32_t, AddedToken> added_by_id_;
+    bool nfc_;
+    size_t size_;
+    std::optional<uint32_t> bos_, eos_;
+    bool adds_bos_;
+    std::string chat_template_;
+
+    // Workers at rest. What they remember of earlier words makes them fast and changes no id.
+    mutable std::mutex mutex_;
+    mutable std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace slab::data

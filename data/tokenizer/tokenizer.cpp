@@ -1,0 +1,67 @@
+// Which tokenizer a path means.
+#include "data/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <system_error>
+
+#include "data/base/hash.h"
+#include "data/gguf/gguf.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/tokenizer_gguf.h"
+#include "data/tokenizer/tokenizer_json.h"
+
+namespace slab::data {
+namespace fs = std::filesystem;
+
+std::vector<uint32_t> Tokenizer::encode_parallel(std::string_view text, SpecialTokens special, size_t) const {
+    return encode(text, special);
+}
+
+uint64_t Tokenizer::fingerprint(const std::vector<bool>& ids) const {
+    uint64_t hash = 0xcbf29ce484222325u;
+    const auto add = [&](uint64_t word) { hash = hash_with(hash, word); };
+    for (uint32_t id = 0; id < std::min(ids.size(), vocabulary_size()); ++id) {
+        if (!ids[id]) continue;
+        const std::string text = decode({{id}}, true);
+        if (text.empty()) continue;
+        add(id);
+        add(text.size());
+        for (const char c : text) add(static_cast<unsigned char>(c));
+    }
+    return hash == 0 ? 1 : hash;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& from) {
+    if (from == "bytes") return std::make_unique<ByteTokenizer>();
+    std::error_code error;
+    const bool directory = fs::is_directory(from, error);
+    if (!directory && !fs::exists(from, error))
+        throw std::runtime_error(from.string() + ": no such file or directory, wanted a tokenizer. Hint: give a " +
+                                 "Hugging Face directory, its tokenizer.json, a .gguf file, or the word bytes.");
+    const fs::path file = directory ? from / "tokenizer.json" : from;
+    if (directory && !fs::exists(file, error)) {
+        const char* hint =
+            " Hint: with transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one.";
+        for (const char* other : {"tokenizer.model", "spiece.model", "vocab.txt", "vocab.json"})
+            if (fs::exists(from / other, error))
+                throw std::runtime_error(from.string() + ": has " + other +
+                                         " but no tokenizer.json, wanted the latter." + hint);
+        throw std::runtime_error(from.string() + ": has no tokenizer.json." + hint);
+    }
+    if (is_gguf_file(file)) return open_tokenizer_gguf(GgufFile(file));
+    return open_tokenizer_json(file);
+}
+
+std::vector<fs::path> tokenizer_files(const fs::path& directory) {
+    std::vector<fs::path> files;
+    for (const char* name :
+         {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+          "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json"}) {
+        std::error_code error;
+        if (fs::is_regular_file(directory / name, error)) files.push_back(directory / name);
+    }
+    return files;
+}
+
+}  // namespace slab::data

@@ -1,0 +1,94 @@
+// A GGUF file's vocabulary is a list of spellings by id, each with a type; special tokens are among them.
+#include "data/tokenizer/tokenizer_gguf.h"
+
+#include <stdexcept>
+
+#include "data/base/display.h"
+#include "data/tokenizer/bpe_tokenizer.h"
+
+namespace slab::data {
+namespace {
+
+// llama.cpp's numbers. Others (unknown, byte) are ordinary here.
+enum TokenType : int64_t { control = 3, user_defined = 4, unused = 5 };
+
+[[noreturn]] void fail(const GgufFile& file, const std::string& what) {
+    throw std::runtime_error(file.path().string() + ": " + what);
+}
+
+// Files from before 2024-04-29 name none ("default" or no key at all); then the architecture tells, where it can.
+PreTokenizerKind pre_tokenizer_of(const GgufFile& file, size_t tokens) {
+    const std::string name = file.text("tokenizer.ggml.pre", "default");
+    if (name == "gpt-2") return PreTokenizerKind::gpt2;
+    if (name == "llama-bpe" || name == "llama3" || name == "llama-v3") return PreTokenizerKind::llama3;
+    if (name == "qwen2" || name == "deepseek-r1-qwen") return PreTokenizerKind::qwen2;
+    if (name == "smollm") return PreTokenizerKind::smollm;
+    const std::string architecture = file.text("general.architecture", "");
+    constexpr size_t llama3_tokens = 128256;
+    if (name == "default") {
+        if (architecture == "gpt2") return PreTokenizerKind::gpt2;
+        if (architecture == "qwen2" || architecture == "qwen3") return PreTokenizerKind::qwen2;
+        if (architecture == "llama" && tokens == llama3_tokens) return PreTokenizerKind::llama3;
+    }
+    fail(file,
+         "tokenizer.ggml.pre is " + quote(name) +
+             (name == "default" ? " with architecture " + quote(architecture) : "") +
+             ", which is not implemented. Wanted: gpt-2, llama-bpe, qwen2 or smollm. Hint: convert the model again " +
+             "with a recent llama.cpp, or make token files with the model's own tokenizer, in llm.c's format.");
+}
+
+std::optional<uint32_t> token_id(const GgufFile& file, const char* key, size_t tokens) {
+    if (!file.has(key)) return {};
+    const int64_t id = file.integer(key);
+    if (id < 0 || static_cast<uint64_t>(id) >= tokens)
+        fail(file, std::string(key) + " is " + std::to_string(id) + ", wanted one of the " + std::to_string(tokens) +
+                       " tokens");
+    return static_cast<uint32_t>(id);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
+    const std::string model = file.text("tokenizer.ggml.model", "none");
+    if (model != "gpt2")
+        fail(file, "tokenizer.ggml.model is " + quote(model) + ", which is not implemented. Wanted: gpt2, byte-level " +
+                       "BPE. Hint: make token files with the model's own tokenizer, in llm.c's format.");
+    const auto* tokens = file.texts("tokenizer.ggml.tokens");
+    const auto* merges = file.texts("tokenizer.ggml.merges");
+    const auto* types = file.integers("tokenizer.ggml.token_type");
+    if (tokens == nullptr || tokens->empty()) fail(file, "has no tokenizer.ggml.tokens, wanted the vocabulary");
+    if (merges == nullptr) fail(file, "has no tokenizer.ggml.merges, wanted those of the vocabulary");
+    if (types != nullptr && types->size() != tokens->size())
+        fail(file, "tokenizer.ggml.token_type has " + std::to_string(types->size()) + " entries for " +
+                       std::to_string(tokens->size()) + " tokens, wanted one each");
+
+    BpeTokenizerParts parts;
+    parts.source = file.path().string();
+    parts.pre_tokenizer = pre_tokenizer_of(file, tokens->size());
+    parts.vocabulary.ignore_merges = parts.pre_tokenizer == PreTokenizerKind::llama3;
+    parts.nfc = parts.pre_tokenizer == PreTokenizerKind::qwen2;
+    parts.vocabulary.spellings = *tokens;
+    parts.bos = token_id(file, "tokenizer.ggml.bos_token_id", tokens->size());
+    parts.eos = token_id(file, "tokenizer.ggml.eos_token_id", tokens->size());
+    for (uint32_t id = 0; id < tokens->size(); ++id) {
+        const int64_t type = types == nullptr ? 0 : (*types)[id];
+        const bool special = type == control || id == parts.bos || id == parts.eos;
+        if (type == unused) parts.vocabulary.spellings[id].clear();
+        if (special || type == user_defined)
+            parts.added.push_back({.text = (*tokens)[id], .id = id, .special = special});
+    }
+    parts.vocabulary.merges.reserve(merges->size());
+    for (const std::string& merge : *merges) {
+        const auto halves = split_merge(merge);
+        if (!halves)
+            fail(file, "tokenizer.ggml.merges: entry " + std::to_string(parts.vocabulary.merges.size()) + " is " +
+                           quote(merge) + ", wanted two tokens with a space between");
+        parts.vocabulary.merges.push_back(*halves);
+    }
+    const bool add_bos = file.boolean("tokenizer.ggml.add_bos_token", parts.pre_tokenizer == PreTokenizerKind::llama3);
+    parts.adds_bos = add_bos && parts.bos;
+    parts.chat_template = file.text("tokenizer.chat_template", "");
+    return std::make_unique<BpeTokenizer>(std::move(parts));
+}
+
+}  // namespace slab::data

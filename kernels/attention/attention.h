@@ -1,0 +1,77 @@
+// Causal grouped-query attention that never holds T x T: it keeps the log-sum-exp of each query row and recomputes
+// probabilities in backward, tile by tile.
+//
+// For query t of head h (key/value head h / (NH / NKV)): keys s in [doc_start[t], t], p = softmax(scale * q·k), out =
+// sum p v. Backward: delta = rowsum(dout * out), dp = dout·v, ds = p (dp - delta), dq = scale ds·k, dk = scale dsᵀ·q,
+// dv = pᵀ·dout. Tiles, and with them the order of sums, depend on shapes alone; on CUDA also on the card (Hopper has
+// kernels of its own) and on alignment, which shapes decide. Source of the formulation: FlashAttention-2 (Dao, 2023).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime.h"
+
+namespace slab {
+
+// The largest HD that the backend's kernels take; the references take any.
+inline constexpr int kMaxAttentionHeadSize = kBackend == Backend::cuda ? 256 : 1 << 14;
+
+// SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to the kernels that every card has, for tests. Read once.
+inline bool generic_kernels_forced() {
+    static const bool forced = [] {
+        const char* const value = std::getenv("SLABSTREAM_GENERIC_KERNELS");
+        return value && value[0] == '1';
+    }();
+    return forced;
+}
+
+template <class T>
+struct AttentionForward {
+    T* out;                    // [B, T, NH, HD], dense
+    Acc<T>* lse;               // [B, NH, T] log-sum-exp of the scaled scores
+    const T* q;                // [B, T, NH, HD], row (b, t) at stride ld_q
+    const T* k;                // [B, T, NKV, HD], row stride ld_k
+    const T* v;                // [B, T, NKV, HD], row stride ld_v
+    const int32_t* doc_start;  // [B, T] or null (one document a row)
+    int B, T_len, NH, NKV, HD;
+    size_t ld_q, ld_k, ld_v;
+    float scale;
+};
+
+template <class T>
+struct AttentionBackward {
+    T* dq;                     // [B, T, NH, HD], row stride ld_dq, =
+    T* dk;                     // [B, T, NKV, HD], row stride ld_dk, =
+    T* dv;                     // [B, T, NKV, HD], row stride ld_dv, =
+    Acc<T>* delta;             // [B, NH, T] scratch
+    const T* dout;             // [B, T, NH, HD], dense
+    const T* out;              // [B, T, NH, HD], dense
+    const Acc<T>* lse;         // [B, NH, T]
+    const T* q;                // [B, T, NH, HD], row stride ld_q
+    const T* k;                // [B, T, NKV, HD], row stride ld_k
+    const T* v;                // [B, T, NKV, HD], row stride ld_v
+    const int32_t* doc_start;  // [B, T] or null
+    int B, T_len, NH, NKV, HD;
+    size_t ld_dq, ld_dk, ld_dv, ld_q, ld_k, ld_v;
+    float scale;
+    float* workspace;  // [attention_backward_workspace_bytes(...) / 4]; null when that is 0, or in references
+};
+
+namespace ref {
+template <class T>
+void attention_forward(const AttentionForward<T>& a, ThreadPool& pool);
+template <class T>
+void attention_backward(const AttentionBackward<T>& a, ThreadPool& pool);
+}  // namespace ref
+
+// Device memory attention_backward needs beside its arguments: linear in T, a function of shapes alone. CPU: copies of
+// dq that threads add to apart. CUDA: 0.
+size_t attention_backward_workspace_bytes(int B, int T_len, int NH, int NKV, int HD);
+
+void attention_forward(const AttentionForward<real>& a, Stream& stream);
+void attention_backward(const AttentionBackward<real>& a, Stream& stream);
+
+}  // namespace slab

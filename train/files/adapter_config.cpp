@@ -1,0 +1,204 @@
+// LoRA settings, their checks, and PEFT's adapter_config.json. See adapter_config.h.
+#include "train/files/adapter_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+
+#include "data/base/display.h"
+#include "data/base/json_file.h"
+#include "data/base/json_section.h"
+
+namespace slab::train {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kAllLinear = "all-linear";
+
+// PEFT's rule for a list of targets: the whole path, or a dotted suffix of it.
+bool matches(const std::string& path, const std::string& target) {
+    return path == target || path.ends_with("." + target);
+}
+
+bool is_adapted(const LoraSettings& lora, const LinearModule& module) {
+    const auto& targets = lora.target_modules;
+    if (targets.size() == 1 && targets[0] == kAllLinear) return true;
+    return std::any_of(targets.begin(), targets.end(),
+                       [&](const auto& target) { return matches(module.path, target); });
+}
+
+std::string last_name(const std::string& path) {
+    return path.substr(path.rfind('.') + 1);
+}
+
+std::string known_targets(const ModelConfig& config) {
+    std::string known;
+    std::set<std::string> seen;
+    for (const auto& module : linear_modules(config, 0))
+        if (const auto name = last_name(module.path); seen.insert(name).second)
+            known += (known.empty() ? "" : ", ") + name;
+    return known;
+}
+
+// Keys that say nothing about what the adapter computes. (fan_in_fan_out: the layer's own kind decides, as in PEFT.
+// eva_config: how A began.)
+const KeySet& harmless_keys() {
+    static const KeySet keys = {"auto_mapping",   "base_model_name_or_path", "eva_config",     "fan_in_fan_out",
+                                "inference_mode", "layers_pattern",          "megatron_core",  "peft_version",
+                                "revision",       "qalora_group_size",       "runtime_config", "task_type"};
+    return keys;
+}
+
+std::vector<std::string> read_targets(JsonSection& section) {
+    const char* const key = "target_modules";
+    const json* value = section.find(key);
+    if (value && value->is_string()) {
+        if (*value == kAllLinear) return {kAllLinear};
+        section.refuse(
+            key, "a list of module names, or \"all-linear\" (a regular expression is not supported: list the modules)");
+    }
+    if (!value || !value->is_array() || value->empty())
+        section.refuse(key, "a list of module names, or \"all-linear\"");
+    std::vector<std::string> targets;
+    for (const auto& name : *value) {
+        if (!name.is_string()) section.refuse(key, "a list of strings");
+        targets.push_back(name.get<std::string>());
+    }
+    return targets;
+}
+
+std::vector<int> read_layers(JsonSection& section, const ModelConfig& config) {
+    const char* const key = "layers_to_transform";
+    const json* value = section.find(key);
+    if (!value) return {};
+    const json list = value->is_array() ? *value : json::array({*value});
+    std::vector<int> layers;
+    for (const auto& layer : list) {
+        const auto number = whole_number(layer);
+        if (!number || *number < 0 || *number >= config.L)
+            section.refuse(key, "layer numbers from 0 to " + std::to_string(config.L - 1));
+        layers.push_back(static_cast<int>(*number));
+    }
+    return layers;
+}
+
+// Starts that leave the base weights as they are. PiSSA, OLoRA, CorDA and LoftQ change them, and an adapter trained so
+// is wrong on the base as it lies on disk.
+void check_start(JsonSection& section) {
+    const json* value = section.find("init_lora_weights");
+    if (!value || value->is_boolean() || *value == "gaussian" || *value == "orthogonal" || *value == "eva") return;
+    section.refuse("init_lora_weights", "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base");
+}
+
+}  // namespace
+
+float LoraSettings::scale() const {
+    return rslora ? alpha / std::sqrt(static_cast<float>(r)) : alpha / static_cast<float>(r);
+}
+
+std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraSettings& lora, int layer) {
+    const auto& only = lora.layers_to_transform;
+    if (!only.empty() && std::find(only.begin(), only.end(), layer) == only.end()) return {};
+    std::vector<LinearModule> adapted;
+    for (auto& module : linear_modules(config, layer))
+        if (is_adapted(lora, module)) adapted.push_back(std::move(module));
+    return adapted;
+}
+
+void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
+    if (lora.r < 1 || lora.r > kMaxLoraRank)
+        throw std::runtime_error("lora rank " + std::to_string(lora.r) + " is out of range; wanted 1 to " +
+                                 std::to_string(kMaxLoraRank));
+    if (!lora_alpha_makes_sense(lora.alpha))
+        throw std::runtime_error("lora alpha " + data::number_text(lora.alpha) +
+                                 " is out of range; wanted 1e-6 to 1e6");
+    if (!lora_dropout_makes_sense(lora.dropout))
+        throw std::runtime_error("lora dropout " + data::number_text(lora.dropout) +
+                                 " is out of range; wanted 0 <= p < 1");
+    if (lora.target_modules.empty())
+        throw std::runtime_error("no target modules are given (--lora-target-modules); wanted all-linear or some of " +
+                                 known_targets(config));
+    for (const auto& target : lora.target_modules) {
+        if (target == kAllLinear) {
+            if (lora.target_modules.size() > 1)
+                throw std::runtime_error("--lora-target-modules: all-linear stands alone; leave the other names out");
+            continue;
+        }
+        bool found = false;
+        for (int l = 0; l < config.L && !found; ++l)
+            for (const auto& module : linear_modules(config, l)) found = found || matches(module.path, target);
+        if (!found)
+            throw std::runtime_error("target module \"" + target +
+                                     "\" (--lora-target-modules) names nothing that can carry an adapter in this " +
+                                     family_name(config.family) + " model; it has " + known_targets(config));
+    }
+    for (int layer : lora.layers_to_transform)
+        if (layer < 0 || layer >= config.L)
+            throw std::runtime_error("layers_to_transform names layer " + std::to_string(layer) +
+                                     "; the model has layers 0 to " + std::to_string(config.L - 1));
+    for (int l = 0; l < config.L; ++l)
+        if (!adapted_modules(config, lora, l).empty()) return;
+    throw std::runtime_error("no module of any layer carries an adapter under these target modules and layers");
+}
+
+LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelConfig& config) {
+    const json j = data::read_json_file(file);
+    JsonSection section(file.string(), "", j);
+    if (const json* type = section.find("peft_type"); !type || *type != "LORA") section.refuse("peft_type", "\"LORA\"");
+    if (const json* bias = section.find("bias"); bias && *bias != "none")
+        section.refuse("bias", "\"none\": trained biases are not supported");
+    check_start(section);
+    LoraSettings lora;
+    lora.r = section.integer("r", 1, kMaxLoraRank, 8);
+    lora.alpha = section.number("lora_alpha", 1e-6, 1e6, 8.0f);
+    lora.dropout = section.number("lora_dropout", 0, 1, 0.0f);
+    if (!lora_dropout_makes_sense(lora.dropout)) section.refuse("lora_dropout", "0 <= p < 1");
+    lora.rslora = section.boolean("use_rslora", false);
+    lora.target_modules = read_targets(section);
+    lora.layers_to_transform = read_layers(section, config);
+    section.refuse_unread(harmless_keys());
+    try {
+        check_lora_settings(config, lora);
+    } catch (const std::runtime_error& e) {
+        throw std::runtime_error(file.string() + ": " + e.what());
+    }
+    return lora;
+}
+
+std::string adapter_config_json(const LoraSettings& lora, const ModelConfig& config, const std::string& base_model) {
+    json j;
+    j["peft_type"] = "LORA";
+    j["task_type"] = "CAUSAL_LM";
+    j["base_model_name_or_path"] = base_model;
+    j["bias"] = "none";
+    j["fan_in_fan_out"] = config.family == Family::gpt2;
+    j["inference_mode"] = true;
+    j["init_lora_weights"] = true;
+    const double alpha = shortest(lora.alpha);
+    j["lora_alpha"] = alpha == std::floor(alpha) ? json(static_cast<int64_t>(alpha)) : json(alpha);
+    j["lora_dropout"] = shortest(lora.dropout);
+    j["modules_to_save"] = nullptr;
+    j["r"] = lora.r;
+    j["use_rslora"] = lora.rslora;
+    if (lora.target_modules == std::vector<std::string>{kAllLinear}) {
+        // PEFT writes the names it resolved to, so that loading does not depend on what counts as linear there.
+        std::set<std::string> names;
+        for (const auto& module : linear_modules(config, 0)) names.insert(last_name(module.path));
+        j["target_modules"] = names;
+    } else {
+        j["target_modules"] = lora.target_modules;
+    }
+    j["layers_to_transform"] = lora.layers_to_transform.empty() ? json() : json(lora.layers_to_transform);
+    // A path need not be UTF-8; that is no reason to lose the adapter.
+    return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::string peft_key(const std::string& module_path, char which) {
+    return "base_model.model." + module_path + ".lora_" + which + ".weight";
+}
+
+}  // namespace slab::train

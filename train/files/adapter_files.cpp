@@ -1,0 +1,98 @@
+// Trained tensors to and from safetensors files. See adapter_files.h.
+#include "train/files/adapter_files.h"
+
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <stdexcept>
+
+#include "data/base/display.h"
+#include "kernels/philox.h"
+#include "train/files/model_directory.h"
+#include "train/files/safetensors.h"
+#include "train/spec/tensor_table.h"
+
+namespace slab::train {
+
+namespace {
+
+std::vector<size_t> file_shape(const TrainedTensor& t) {
+    return stored_shape(t.rows, t.cols, t.matrix, t.transposed);
+}
+
+}  // namespace
+
+std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed) {
+    std::vector<float> packed;
+    packed.reserve(table.parameter_count());
+    for (size_t index = 0; index < table.tensors().size(); ++index) {
+        const TrainedTensor& t = table.at(index);
+        const bool is_a = t.key.find(".lora_A.") != std::string::npos;
+        const float bound = 1.0f / std::sqrt(static_cast<float>(t.cols));
+        for (size_t i = 0; i < t.elems(); ++i) {
+            const PhiloxOut out = philox(seed, static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
+                                         static_cast<uint32_t>(index), philox_use::initial_adapter);
+            packed.push_back(is_a ? bound * (2 * uniform01(out.v[0]) - 1) : 0.0f);
+        }
+    }
+    return packed;
+}
+
+std::filesystem::path adapter_weights_file(const std::filesystem::path& directory) {
+    const auto file = directory / kAdapterWeightsFile;
+    if (exists(file)) return file;
+    std::string hint = "give the directory that PEFT's save_pretrained() wrote";
+    if (exists(directory / "adapter_model.bin"))
+        hint = "adapter_model.bin is a PyTorch pickle: load it with PEFT and save_pretrained() it again";
+    else if (exists(directory / kModelWeightsFile))
+        hint = "model.safetensors there is a whole model and no adapter";
+    throw std::runtime_error(file.string() + ": does not exist; " + hint);
+}
+
+std::vector<float> read_trained(const std::filesystem::path& file, const TrainedTable& table,
+                                const std::string& key_prefix, bool others_allowed) {
+    const SafetensorsFile tensors(file);
+    std::set<std::string> known;
+    std::vector<float> packed(table.parameter_count());
+    size_t at = 0;
+    for (const auto& t : table.tensors()) {
+        const std::string key = key_prefix + t.key;
+        known.insert(key);
+        const SafetensorsEntry* entry = tensors.find(key);
+        if (!entry)
+            throw std::runtime_error(file.string() + ": tensor \"" + key +
+                                     "\" is missing; was this written for another model or other target modules?");
+        if (entry->shape != file_shape(t))
+            throw std::runtime_error(file.string() + ": tensor \"" + key + "\" has shape " + shape_text(entry->shape) +
+                                     "; wanted " + shape_text(file_shape(t)));
+        tensors.read_as(key, packed.data() + at, {.transposed = t.transposed});
+        at += t.elems();
+    }
+    if (!others_allowed)
+        for (const auto& name : tensors.names())
+            if (name.starts_with(key_prefix) && !known.count(name))
+                throw std::runtime_error(file.string() + ": tensor " + data::quote(name) +
+                                         " has no place in this model with these target modules");
+    return packed;
+}
+
+void write_trained(const std::filesystem::path& file, const TrainedTable& table,
+                   const std::vector<NamedWeights>& sets) {
+    SafetensorsWriter writer;
+    std::vector<float> values;
+    for (const auto& set : sets)
+        for (size_t index = 0; index < table.tensors().size(); ++index) {
+            const TrainedTensor& t = table.at(index);
+            writer.add(set.key_prefix + t.key, DType::f32, file_shape(t), [&, index](std::byte* dst) {
+                values.resize(t.elems());
+                set.read(index, values.data());
+                if (t.transposed)
+                    transpose(values.data(), t.rows, t.cols, reinterpret_cast<float*>(dst));
+                else
+                    std::memcpy(dst, values.data(), values.size() * sizeof(float));
+            });
+        }
+    writer.write(file);
+}
+
+}  // namespace slab::train

@@ -1,0 +1,56 @@
+// A GGUF file's tensors under the trainer's table: names translated, blocks decoded, rows in Hugging Face's order.
+//
+// llama.cpp's conversion of the llama architecture (not of the others) reorders the rows of q and k within each head,
+// because its rotation turns neighbouring pairs where Hugging Face's turns halves; read_rows undoes that. GPT-2's
+// matrices, which Hugging Face stores as [inputs, outputs], are plain [outputs, inputs] here.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "data/gguf/gguf.h"
+#include "train/files/safetensors.h"
+#include "train/spec/model_config.h"
+#include "train/spec/tensor_table.h"
+
+namespace slab::train {
+
+// GGUF's name of a tensor that transformers calls `key`: "model.layers.3.self_attn.q_proj.weight" ->
+// "blk.3.attn_q.weight". Empty when there is none.
+std::string gguf_name(const std::string& key);
+
+// Whether rows of this tensor are in the other rotary order in a GGUF file of this family.
+bool gguf_reorders_rows(Family family, const std::string& key);
+// The row in GGUF's order of row `row` of a q or k (our order), heads of HD rows each.
+size_t gguf_row(size_t row, int HD);
+
+class GgufWeights {
+  public:
+    // Checks every tensor of the table (missing, unexpected, shape) before anything is allocated. Throws
+    // std::runtime_error naming file and tensor.
+    GgufWeights(const std::filesystem::path& path, const ModelConfig& config);
+
+    // Rows of one part of a tensor as T (float or bf16), our orientation and order, into dst [rows, spec.cols]. A
+    // vector's rows are its elements. A number that is not finite throws std::runtime_error naming file, tensor,
+    // element and offset. Safe from several threads.
+    template <class T>
+    ReadReport read_rows(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows, T* dst) const;
+
+    const data::GgufFile& file() const { return file_; }
+    // The tensor that transformers calls `key`; throws when there is none.
+    const data::GgufTensor& tensor_of(const std::string& key) const;
+
+  private:
+    // Elements of whole blocks from stored row first_row on, decoded and finite, into wide [rows x the row's elements].
+    void decode_rows(const data::GgufTensor& tensor, size_t first_row, size_t rows, float* wide) const;
+
+    data::GgufFile file_;
+    Family family_;
+    int HD_;
+};
+
+// "F.gguf: 92.4 MiB on disk (Q4_1, Q8_0, F32), 538.1 MiB decoded to float32 in host memory".
+std::string describe_gguf(const data::GgufFile& file, const ModelConfig& config, size_t bytes_per_elem);
+
+}  // namespace slab::train

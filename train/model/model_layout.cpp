@@ -1,0 +1,336 @@
+// Tables and sizes of a run. See model_layout.h.
+#include "train/model/model_layout.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "kernels/attention/attention.h"
+#include "kernels/matmul.h"
+
+namespace slab::train {
+
+namespace {
+
+// Logits of at most about this many bytes exist at once.
+constexpr size_t kLogitsTargetBytes = size_t{64} << 20;
+constexpr int kLogitsRowStep = 64;
+// Float32 copies of the trained tensors that the host holds at most: resuming reads weights and both moments, and lays
+// two of them out as the device has them.
+constexpr size_t kTrainedHostCopies = 5;
+
+[[noreturn]] void refuse(const std::string& text) {
+    throw std::runtime_error(text);
+}
+
+void check_settings(const ModelConfig& c, const ModelSettings& s) {
+    if (s.B < 1 || s.B > kMaxMicroBatchSize)
+        refuse("--micro-batch-size " + std::to_string(s.B) + " is out of range; wanted 1 to " +
+               std::to_string(kMaxMicroBatchSize));
+    if (s.T < 1 || s.T > kMaxSequenceLen)
+        refuse("--sequence-len " + std::to_string(s.T) + " is out of range; wanted 1 to " +
+               std::to_string(kMaxSequenceLen));
+    if (static_cast<size_t>(s.B) * s.T > size_t{1} << 30)
+        refuse("--micro-batch-size " + std::to_string(s.B) + " times --sequence-len " + std::to_string(s.T) +
+               " is more than 2^30 tokens");
+    check_sequence_len(c, s.T);
+    if (c.HD > kMaxAttentionHeadSize)
+        refuse("the model's head size is " + std::to_string(c.HD) + "; the GPU's attention takes at most " +
+               std::to_string(kMaxAttentionHeadSize) + ". Hint: build for the CPU (make BACKEND=cpu)");
+    if (s.cache_positions < 0 || s.cache_positions > most_positions(c))
+        throw std::logic_error("a cache for more tokens than the model has positions");
+    if (s.lora) check_lora_settings(c, *s.lora);
+    if (s.freeze_layers < 0 || s.freeze_layers > c.L)
+        refuse("--freeze-layers " + std::to_string(s.freeze_layers) + " is out of range; the model has " +
+               std::to_string(c.L) + " layers");
+    if (s.lora && s.freeze_layers != 0)
+        refuse("--freeze-layers trains whole layers and needs --adapter none; with lora every layer is frozen anyway");
+    const int frozen = s.lora ? c.L : s.freeze_layers;
+    for (int layer : s.resident_layers) {
+        const std::string named = "--resident-layers names layer " + std::to_string(layer);
+        if (layer < 0 || layer >= c.L) refuse(named + "; the model has layers 0 to " + std::to_string(c.L - 1));
+        if (layer >= frozen)
+            refuse(named + ", which is trained in full and stays on the device anyway; wanted " +
+                   (frozen == 0 ? "none: no layer is frozen (--freeze-layers)"
+                                : "frozen ones, 0 to " + std::to_string(frozen - 1)));
+    }
+    if (!s.layer_offloading) return;
+    if (s.num_prefetch < 1)
+        refuse("--num-prefetch " + std::to_string(s.num_prefetch) + " is out of range; wanted 1 or more");
+    if (s.num_slots < s.num_prefetch + 1)
+        refuse("--num-slots " + std::to_string(s.num_slots) + " cannot hold the open layer and --num-prefetch " +
+               std::to_string(s.num_prefetch) + " more; wanted at least " + std::to_string(s.num_prefetch + 1));
+}
+
+// Sums and products of bytes. read_model_config bounds every width, so one tensor and one block's activations cannot
+// wrap; what is multiplied by layers or added up can, and a plan that wrapped would fit any budget.
+constexpr size_t kMostBytes = size_t{1} << 63;
+
+[[noreturn]] void refuse_size() {
+    refuse(
+        "this shape needs more than 2^63 bytes; wanted less: lower --micro-batch-size or --sequence-len, or check the "
+        "sizes in --base-model's config.json");
+}
+
+size_t plus(size_t a, size_t b) {
+    size_t sum = 0;
+    if (__builtin_add_overflow(a, b, &sum) || sum > kMostBytes) refuse_size();
+    return sum;
+}
+
+size_t times(size_t a, size_t b) {
+    size_t product = 0;
+    if (__builtin_mul_overflow(a, b, &product) || product > kMostBytes) refuse_size();
+    return product;
+}
+
+std::array<int, kRoles> no_index() {
+    std::array<int, kRoles> index;
+    index.fill(-1);
+    return index;
+}
+
+// Adds the tensors to a slab; index[role] is filled in.
+void add_to_slab(offload::SlabLayout& slab, std::array<int, kRoles>& index, const TensorSpec& spec) {
+    index[index_of(spec.role)] = static_cast<int>(slab.add(spec.name, spec.elems() * sizeof(real)));
+}
+
+// Adds the parts of a tensor trained in full; index[role] is the first part.
+void add_to_trained(TrainedTable& table, std::array<int, kRoles>& index, const TensorSpec& spec, int layer) {
+    bool first = true;
+    for (const auto& part : spec.parts) {
+        const size_t at = table.add({.key = part.key,
+                                     .rows = part.rows,
+                                     .cols = spec.cols,
+                                     .matrix = spec.matrix,
+                                     .decay = spec.decay,
+                                     .transposed = spec.transposed,
+                                     .joined = !first,
+                                     .layer = layer});
+        if (first) index[index_of(spec.role)] = static_cast<int>(at);
+        first = false;
+    }
+}
+
+void add_adapters(ModelLayout& m, int layer) {
+    const LoraSettings& lora = *m.settings.lora;
+    const auto modules = adapted_modules(m.config, lora, layer);
+    const size_t r = static_cast<size_t>(lora.r);
+    for (int linear = 0; linear < kLinears; ++linear) {
+        auto& slots = m.adapters[layer][linear];
+        for (const auto& module : modules)
+            if (static_cast<int>(module.linear) == linear) slots.push_back({module, 0, 0});
+        const auto add = [&](const std::string& key, size_t rows, size_t cols, bool joined) {
+            return m.trained.add({key, rows, cols, true, true, false, joined, layer});
+        };
+        for (auto& slot : slots)
+            slot.A = add(peft_key(slot.module.path, 'A'), r, slot.module.in, &slot != &slots.front());
+        for (auto& slot : slots) slot.B = add(peft_key(slot.module.path, 'B'), slot.module.out, r, false);
+        m.adapter_extent.R[linear] = std::max(m.adapter_extent.R[linear], r * slots.size());
+    }
+}
+
+void lay_out_weights(ModelLayout& m) {
+    const ModelConfig& c = m.config;
+    const ModelSettings& s = m.settings;
+    const bool full = !s.lora;
+    m.slabs.resize(c.L);
+    m.slab_index.assign(c.L, no_index());
+    m.full_index.assign(c.L, no_index());
+    m.adapters.resize(c.L);
+    for (int l = 0; l < c.L; ++l) {
+        m.layer_specs.push_back(layer_tensors(c, l));
+        const bool trained_in_full = full && l >= s.freeze_layers;
+        for (const auto& spec : m.layer_specs[l]) {
+            if (trained_in_full)
+                add_to_trained(m.trained, m.full_index[l], spec, l);
+            else
+                add_to_slab(m.slabs[l], m.slab_index[l], spec);
+        }
+        if (s.lora) add_adapters(m, l);
+    }
+    // Outside the layers: trained with everything else; with freeze_layers the embeddings (and so a tied head) are
+    // frozen too.
+    m.outer_specs = outer_tensors(c);
+    m.outer_slab_index = m.outer_full_index = no_index();
+    m.embeddings_trained = full && s.freeze_layers == 0;
+    for (const auto& spec : m.outer_specs) {
+        const bool embedding = spec.role == Role::token_embedding || spec.role == Role::position_embedding;
+        if (full && (!embedding || m.embeddings_trained))
+            add_to_trained(m.trained, m.outer_full_index, spec, -1);
+        else
+            add_to_slab(m.outer_slab, m.outer_slab_index, spec);
+    }
+    m.trained.finish();
+    m.adapter_extent.dropout = s.lora && s.lora->dropout > 0;
+
+    m.lowest_trained_layer = c.L;
+    for (const auto& t : m.trained.tensors())
+        if (t.layer >= 0) m.lowest_trained_layer = std::min(m.lowest_trained_layer, t.layer);
+    if (m.embeddings_trained) m.lowest_trained_layer = 0;
+}
+
+void lay_out_streaming(ModelLayout& m) {
+    const auto& resident = m.settings.resident_layers;
+    for (int l = 0; l < m.config.L; ++l) {
+        if (!m.layer_is_frozen(l)) continue;
+        const bool stays =
+            !m.settings.layer_offloading || std::find(resident.begin(), resident.end(), l) != resident.end();
+        (stays ? m.resident_frozen : m.streamed).push_back(l);
+    }
+    for (int l : m.streamed) m.slot_bytes = std::max(m.slot_bytes, m.slabs[l].total_bytes());
+    m.slots = std::min<int>(m.settings.num_slots, static_cast<int>(m.streamed.size()));
+}
+
+void lay_out_activations(ModelLayout& m) {
+    const ModelConfig& c = m.config;
+    const int B = m.settings.B, T = m.settings.T, low = m.lowest_trained_layer;
+    const size_t rows = static_cast<size_t>(B) * T, C = c.C;
+    // Below the lowest trained layer nothing is kept: one shared set, and block inputs alternate between two buffers.
+    m.activation_sets = m.settings.recompute == Recompute::block ? 1 : c.L - low + (low > 0 ? 1 : 0);
+    m.embedding_recomputed = m.settings.recompute == Recompute::block && low == 0 && c.L >= 2;
+    m.residual_buffers = std::min(low, 2) + c.L + 1 - low - (m.embedding_recomputed ? 1 : 0);
+    Carver residual, acts, scratch, outer;
+    (void)residual.take<real>(rows * C);  // each buffer aligned as the others: kernels are chosen by alignment
+    m.residual_buffer_bytes = residual.used_bytes();
+    const Recompute recompute = m.settings.recompute;
+    carve_block_activations(acts, c, B, T, m.adapter_extent, recompute);
+    m.activation_set_bytes = acts.used_bytes();
+    carve_backward_scratch(scratch, c, B, T, m.adapter_extent);
+    m.backward_scratch_bytes = scratch.used_bytes() + m.residual_buffer_bytes;  // and the running gradient
+    m.head_over_activations = recompute == Recompute::block;
+    carve_outer_activations(outer, c, B, T, m.head_over_activations);
+    m.outer_activation_bytes = outer.used_bytes();
+    m.attention_workspace_bytes = attention_backward_workspace_bytes(B, T, c.NH, c.NKV, c.HD);
+    m.rotary_positions = c.rotary ? std::max(T, m.settings.cache_positions) : 0;
+    m.rotary_bytes = static_cast<size_t>(m.rotary_positions) * c.HD * sizeof(float);
+    m.cache_layer_elems = static_cast<size_t>(m.settings.cache_positions) * c.NKV * c.HD;
+
+    // The chunk is a function of shapes, never of free memory: it orders the sums over tokens in the head's weight
+    // gradient.
+    const size_t row_bytes = static_cast<size_t>(c.V) * sizeof(real);
+    const size_t fitting = kLogitsTargetBytes / row_bytes / kLogitsRowStep * kLogitsRowStep;
+    m.head_chunk_rows = static_cast<int>(std::min(rows, std::max<size_t>(fitting, kLogitsRowStep)));
+    const size_t logits_bytes = static_cast<size_t>(m.head_chunk_rows) * row_bytes;
+    m.logits_over_activations = m.head_over_activations && logits_bytes <= rows * fc_cols(c) * sizeof(real);
+    m.logits_bytes = m.logits_over_activations ? 0 : logits_bytes;
+}
+
+}  // namespace
+
+OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& c, int B, int T,
+                                         bool head_over_activations) {
+    const size_t rows = static_cast<size_t>(B) * T;
+    OuterActivations a{};
+    if (!head_over_activations) a.final_norm = carver.take<real>(rows * c.C);
+    if (c.norm == NormKind::layer_norm) a.mean = carver.take<float>(rows);
+    a.rstd = carver.take<float>(rows);
+    a.tokens = carver.take<int32_t>(rows);
+    a.targets = carver.take<int32_t>(rows);
+    a.doc_start = carver.take<int32_t>(rows);
+    a.losses = carver.take<float>(rows);
+    a.train_loss_sum = carver.take<double>(1);
+    a.eval_loss_sum = carver.take<double>(1);
+    return a;
+}
+
+int ModelLayout::residual_buffer(int layer_boundary) const {
+    const int low = lowest_trained_layer;
+    if (layer_boundary < low) return layer_boundary % 2;
+    // The embeddings' output shares the buffer of block 1's output: forward writes that one only after block 0 has read
+    // its input, and backward is done with it when block 0 needs its input again.
+    if (embedding_recomputed) return layer_boundary == 0 ? 1 : layer_boundary - 1;
+    return std::min(low, 2) + layer_boundary - low;
+}
+
+int ModelLayout::activation_set(int layer) const {
+    const int low = lowest_trained_layer;
+    if (settings.recompute == Recompute::block || layer < low) return 0;
+    return layer - low + (low > 0 ? 1 : 0);
+}
+
+std::vector<int> ModelLayout::evaluation_visits() const {
+    std::vector<int> visits(config.L);
+    std::iota(visits.begin(), visits.end(), 0);
+    return visits;
+}
+
+std::vector<int> ModelLayout::training_visits() const {
+    std::vector<int> visits = evaluation_visits();
+    for (int l = config.L - 1; l >= lowest_trained_layer; --l) visits.push_back(l);
+    return visits;
+}
+
+size_t ModelLayout::cache_bytes() const {
+    return times(2 * static_cast<size_t>(config.L), cache_layer_elems * sizeof(real));
+}
+
+std::vector<PlanItem> ModelLayout::device_items() const {
+    size_t resident_bytes = 0;
+    for (int l : resident_frozen) resident_bytes = plus(resident_bytes, slabs[l].total_bytes());
+    const TrainedBytes t = trained_bytes(trained);
+    using enum MemoryCategory;
+    std::vector<PlanItem> items = {
+        {weights_resident, "embeddings, final norm, head (frozen)", outer_slab.total_bytes()},
+        {weights_resident, std::to_string(resident_frozen.size()) + " frozen layers", resident_bytes},
+        {weights_resident, "rotary table", rotary_bytes},
+        {ring, std::to_string(slots) + " slots for " + std::to_string(streamed.size()) + " streamed layers",
+         times(static_cast<size_t>(slots), slot_bytes)},
+        {adapters, settings.lora ? "A and B" : "as layers read them", t.params},
+        {adapters, "float32 masters", t.master},
+        {adapters, "gradients", t.grads},
+        {optimizer, "exp_avg, exp_avg_sq, norm", plus(times(2, t.moments), t.control)},
+        {activations, std::to_string(activation_sets) + " block activation sets",
+         times(static_cast<size_t>(activation_sets), activation_set_bytes)},
+        {activations, std::to_string(residual_buffers) + " block inputs",
+         times(static_cast<size_t>(residual_buffers), residual_buffer_bytes)},
+        {activations, "backward", backward_scratch_bytes},
+        {activations, "final norm, tokens, losses", outer_activation_bytes},
+        {activations, "keys and values of " + std::to_string(settings.cache_positions) + " sampled tokens",
+         cache_bytes()},
+        {logits, std::to_string(head_chunk_rows) + " tokens at once", logits_bytes},
+        {workspace, "matrix products", matmul_workspace_bytes()},
+        {workspace, "attention backward", attention_workspace_bytes},
+    };
+    std::erase_if(items, [](const PlanItem& item) { return item.bytes == 0; });
+    return items;
+}
+
+size_t ModelLayout::device_bytes() const {
+    size_t sum = 0;
+    for (const auto& item : device_items()) sum = plus(sum, item.bytes);
+    return sum;
+}
+
+std::vector<std::pair<std::string, size_t>> ModelLayout::host_items() const {
+    size_t streamed_bytes = 0, staging_bytes = 0;
+    for (int l : streamed) streamed_bytes = plus(streamed_bytes, slabs[l].total_bytes());
+    for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, slabs[l].total_bytes());
+    std::vector<std::pair<std::string, size_t>> items = {
+        {"slabs of " + std::to_string(streamed.size()) + " streamed layers", streamed_bytes},
+        {"staging while loading", std::max(staging_bytes, outer_slab.total_bytes())},
+        {"trained tensors while saving or resuming",
+         times(kTrainedHostCopies, times(trained.parameter_count(), sizeof(float)))}};
+    std::erase_if(items, [](const auto& item) { return item.second == 0; });
+    return items;
+}
+
+size_t ModelLayout::host_bytes() const {
+    size_t sum = 0;
+    for (const auto& item : host_items()) sum = plus(sum, item.second);
+    return sum;
+}
+
+ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings) {
+    check_settings(config, settings);
+    ModelLayout m{};
+    m.config = config;
+    m.settings = settings;
+    lay_out_weights(m);
+    lay_out_streaming(m);
+    lay_out_activations(m);
+    m.device_bytes();  // refuses what no size_t holds
+    return m;
+}
+
+}  // namespace slab::train

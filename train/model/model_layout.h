@@ -1,0 +1,145 @@
+// What a run will hold, before anything is held: tables, sizes and the memory plan, computed from config and settings
+// alone.
+//
+// The model allocates from this and nothing else, so the plan that --plan prints and the bytes the accounting allocator
+// sees at the peak are the same numbers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/runtime/memory_account.h"
+#include "offload/slab_layout.h"
+#include "train/files/adapter_config.h"
+#include "train/model/block.h"
+#include "train/model/trained_tensors.h"
+#include "train/spec/model_config.h"
+#include "train/spec/tensor_table.h"
+
+namespace slab::train {
+
+inline constexpr int kMaxMicroBatchSize = 1 << 20, kMaxSequenceLen = 1 << 24;
+
+struct ModelSettings {
+    int B = 1;     // --micro-batch-size, up to kMaxMicroBatchSize
+    int T = 2048;  // --sequence-len, up to kMaxSequenceLen
+    Recompute recompute = Recompute::none;
+    std::optional<LoraSettings> lora;  // without: trained in full, but for what freeze_layers freezes
+    int freeze_layers = 0;             // K > 0: embeddings, tied head and the first K layers are frozen
+    bool layer_offloading = false;
+    int num_prefetch = 1;
+    int num_slots = 2;
+    std::vector<int> resident_layers;  // frozen layers that stay on the device although offloading is on
+    int cache_positions = 0;           // tokens that the key/value cache for sampling holds; 0: there is none
+};
+
+struct PlanItem {
+    MemoryCategory category;
+    std::string what;
+    size_t bytes;
+};
+
+// What lies outside the blocks for one micro-batch. rows = B * T.
+struct OuterActivations {
+    real* final_norm;        // [rows, C]; the head's backward turns it into its own gradient
+    float* mean;             // [rows], LayerNorm
+    float* rstd;             // [rows]
+    int32_t* tokens;         // [B, T]
+    int32_t* targets;        // [B, T], kIgnoreTarget where masked
+    int32_t* doc_start;      // [B, T]
+    float* losses;           // [rows]
+    double* train_loss_sum;  // [1] over the micro-batches of a step
+    double* eval_loss_sum;   // [1]
+};
+// head_over_activations: final_norm is not carved, it lies over a block's activations.
+OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& config, int B, int T,
+                                         bool head_over_activations);
+
+// The adapters of one linear of one layer, as indices into the trained table.
+struct AdapterSlot {
+    LinearModule module;
+    size_t A, B;
+};
+
+struct ModelLayout {
+    ModelConfig config;
+    ModelSettings settings;
+
+    // Frozen tensors: one slab per layer (empty where the layer is trained in full) and one for embeddings, final norm
+    // and head.
+    std::vector<std::vector<TensorSpec>> layer_specs;
+    std::vector<offload::SlabLayout> slabs;
+    std::vector<TensorSpec> outer_specs;              // all outer tensors, frozen or not
+    offload::SlabLayout outer_slab;                   // the frozen ones
+    std::array<int, kRoles> outer_slab_index;         // role -> tensor in outer_slab, -1: trained or absent
+    std::vector<std::array<int, kRoles>> slab_index;  // per layer, role -> tensor in its slab, -1
+
+    // Trained tensors.
+    TrainedTable trained;
+    std::vector<std::array<int, kRoles>> full_index;  // per layer, role -> first part in the table, -1: frozen
+    std::array<int, kRoles> outer_full_index;
+    std::vector<std::array<std::vector<AdapterSlot>, kLinears>> adapters;  // per layer and linear
+    AdapterExtent adapter_extent;
+    int lowest_trained_layer;  // backward visits L-1 down to this one; L when only the outside is trained
+    bool embeddings_trained;
+
+    // Streaming.
+    std::vector<int> streamed;         // layer numbers
+    std::vector<int> resident_frozen;  // frozen layers on the device
+    int slots = 0;                     // of the ring, at most the number of streamed layers; 0 when nothing streams
+    size_t slot_bytes = 0;
+
+    // Activations.
+    int activation_sets = 1;  // block activation sets held at once
+    size_t activation_set_bytes = 0;
+    int residual_buffers = 0;  // [rows, C] block inputs and the last output
+    size_t residual_buffer_bytes = 0;
+    size_t backward_scratch_bytes = 0;
+    size_t outer_activation_bytes = 0;  // final norm, tokens, targets, losses
+    // With Recompute::block a block's activations are of no use between forward and backward: the head's work lies over
+    // them, and so does the embeddings' output, which backward computes again at its end.
+    bool head_over_activations = false, logits_over_activations = false, embedding_recomputed = false;
+    int head_chunk_rows = 0;  // tokens whose logits exist at once
+    size_t logits_bytes = 0;
+    size_t rotary_bytes = 0;
+    int rotary_positions = 0;      // rows of the rotary table
+    size_t cache_layer_elems = 0;  // of one layer's keys in the cache, and of its values: [cache_positions, NKV, HD]
+    size_t attention_workspace_bytes = 0;
+
+    bool layer_is_frozen(int layer) const { return slabs[static_cast<size_t>(layer)].total_bytes() != 0; }
+    int residual_buffer(int layer_boundary) const;  // which buffer holds the input of this layer (L: the last output)
+    int activation_set(int layer) const;
+
+    std::vector<int> training_visits() const;  // of one micro-batch: 0..L-1, then L-1 down to the lowest trained layer
+    std::vector<int> evaluation_visits() const;  // 0..L-1
+    size_t cache_bytes() const;                  // keys and values of all layers
+
+    std::vector<PlanItem> device_items() const;
+    size_t device_bytes() const;  // their sum
+    // What the host holds at its fullest; staging and start-up copies of trained tensors end with the loading.
+    std::vector<std::pair<std::string, size_t>> host_items() const;
+    size_t host_bytes() const;  // their sum
+};
+
+// Throws std::runtime_error when settings contradict each other or the model (K > L, layers out of range, R < P + 1,
+// ...).
+ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings);
+
+// The plan as a table, with what the budget leaves; reserved_bytes: driver and libraries. Names the flags that would
+// help when it does not fit.
+std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
+// Throws std::runtime_error with that advice when the plan exceeds the budget (0: no limit).
+void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
+
+// The same for what the device has, whatever the budget says. available_bytes: 0 when that is not known.
+void check_available(const ModelLayout& layout, size_t reserved_bytes, size_t available_bytes);
+// Throws std::runtime_error when what the plan puts into host memory (on the CPU backend device memory as well) exceeds
+// what the machine, or the container, has left.
+void check_host_memory(const ModelLayout& layout, size_t available_bytes);
+// The same of the address space that a limit (ulimit -v) leaves, where products on `threads` CPU threads map more.
+void check_address_space(const ModelLayout& layout, size_t free_bytes, int threads);
+
+}  // namespace slab::train

@@ -1,0 +1,149 @@
+// Steps and evaluations. See step_loop.h.
+#include "train/model/step_loop.h"
+
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace slab::train {
+
+namespace {
+constexpr size_t kStepsInFlight = 2;
+constexpr size_t kControlOffset = 16;  // of OptimizerControl behind the loss sum
+}  // namespace
+
+StreamingScope::StreamingScope(offload::LayerOffloadManager& manager, const std::vector<int>& visits)
+    : manager_(manager) {
+    manager_.pre_step(visits);
+}
+
+StreamingScope::~StreamingScope() {
+    if (finished_) return;
+    try {
+        manager_.post_step();
+    } catch (const std::exception&) {
+        // An exception is under way already; it says more than the unfinished schedule does.
+    }
+}
+
+void StreamingScope::finish() {
+    finished_ = true;
+    manager_.post_step();
+}
+
+StepLoop::StepLoop(Model& model) : model_(model) {
+    for (size_t i = 0; i < kStepsInFlight + 1; ++i) {
+        auto slot = std::make_unique<ReadBack>();
+        slot->buffer =
+            PinnedBuffer(model.compute().device(), kControlOffset + sizeof(OptimizerControl), "loss and norm");
+        slot->started = std::make_unique<Event>(model.compute().device(), true);
+        slot->arrived = std::make_unique<Event>(model.compute().device(), true);
+        free_.push_back(std::move(slot));
+    }
+}
+
+StepLoop::~StepLoop() {
+    // The stream still writes into the buffers of steps that were not collected, as when a run ends in an exception.
+    for (const auto& slot : pending_) {
+        if (!slot->arrived->recorded()) continue;
+        try {
+            slot->arrived->synchronize();
+        } catch (const std::exception&) {
+            // The stream's error belongs to whoever synchronises it; nothing is written after it.
+        }
+    }
+}
+
+std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                        const StepSettings& settings, const std::function<bool()>& interrupted) {
+    if (pending_.size() == kStepsInFlight) throw std::logic_error("collect() the results of earlier steps first");
+    Stream& stream = model_.compute();
+    StepResult result;
+    for (uint64_t i = 0; i < count; ++i) {
+        if (interrupted()) return std::nullopt;
+        const MicroBatch next = batch(i);
+        result.targets += next.target_count();
+        result.tokens += next.tokens.size();
+    }
+    ReadBack& slot = *free_.front();
+    size_t read_back_bytes = 0;
+    if (result.targets != 0) {
+        slot.started->record(stream);
+        model_.begin_step();
+        const float dloss = 1.0f / static_cast<float>(result.targets);
+        StreamingScope scope(model_.offload(), model_.layout().training_visits());
+        for (uint64_t i = 0; i < count; ++i) {
+            if (interrupted()) {
+                scope.finish();
+                return std::nullopt;
+            }
+            model_.forward_backward(batch(i), dloss);
+        }
+        scope.finish();
+        if (settings.update)
+            model_.trained().update(settings.adamw, settings.max_grad_norm, model_.train_loss_sum(), stream);
+        read_back_bytes = sizeof(double) + (settings.update ? sizeof(OptimizerControl) : 0);
+        copy_async(slot.buffer.data(), model_.train_loss_sum(), sizeof(double), CopyKind::device_to_host, stream);
+        if (settings.update)
+            copy_async(slot.buffer.data() + kControlOffset, model_.trained().control(), sizeof(OptimizerControl),
+                       CopyKind::device_to_host, stream);
+        slot.arrived->record(stream);
+    }
+    slot.result = result;
+    pending_.push_back(std::move(free_.front()));
+    free_.pop_front();
+    return read_back_bytes;
+}
+
+size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
+    const auto batch = [&](uint64_t i) { return micro_batches[i]; };
+    return *enqueue(micro_batches.size(), batch, settings, [] { return false; });
+}
+
+StepResult StepLoop::collect() {
+    if (pending_.empty()) throw std::logic_error("no step is pending");
+    auto slot = std::move(pending_.front());
+    pending_.pop_front();
+    StepResult result = slot->result;
+    if (result.targets != 0) {
+        slot->arrived->synchronize();
+        double loss_sum = 0;
+        OptimizerControl control{};
+        std::memcpy(&loss_sum, slot->buffer.data(), sizeof loss_sum);
+        std::memcpy(&control, slot->buffer.data() + kControlOffset, sizeof control);
+        result.loss = loss_sum / static_cast<double>(result.targets);
+        result.grad_norm = control.grad_norm;
+        result.skipped = control.skip != 0;
+        result.seconds = 1e-3 * elapsed_ms(before_ ? *before_->arrived : *slot->started, *slot->arrived);
+    }
+    before_ = result.targets != 0 ? slot.get() : nullptr;
+    free_.push_back(std::move(slot));
+    return result;
+}
+
+void StepLoop::restart_clock() {
+    if (!pending_.empty()) throw std::logic_error("a step is under way");
+    before_ = nullptr;
+}
+
+std::optional<double> StepLoop::evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                         const std::function<bool()>& interrupted) {
+    Stream& stream = model_.compute();
+    StreamingScope scope(model_.offload(), model_.layout().evaluation_visits());
+    size_t targets = 0;
+    uint64_t done = 0;
+    for (; done < count && !interrupted(); ++done) {
+        const MicroBatch next = batch(done);
+        model_.evaluate(next, done > 0);
+        targets += next.target_count();
+    }
+    scope.finish();
+    if (done < count) return std::nullopt;
+    if (targets == 0) return std::numeric_limits<double>::quiet_NaN();
+    double loss_sum = 0;
+    copy_async(&loss_sum, model_.eval_loss_sum(), sizeof loss_sum, CopyKind::device_to_host, stream);
+    stream.synchronize();
+    return loss_sum / static_cast<double>(targets);
+}
+
+}  // namespace slab::train

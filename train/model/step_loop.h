@@ -1,0 +1,91 @@
+// One optimizer step, as the trainer, the parity tool and the tests take it.
+//
+// Owns what a step needs beside the model: the announced visiting order, the loss's normalisation over all
+// micro-batches, and the read-back of loss and norm through page-locked memory, so that the host never waits for the
+// step it has just enqueued.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/adamw.h"
+#include "kernels/runtime/runtime.h"
+#include "offload/layer_offload_manager.h"
+#include "train/model/model.h"
+
+namespace slab::train {
+
+// Announces the visits of a stretch of work and closes it, also when it ends in an exception.
+class StreamingScope {
+  public:
+    StreamingScope(offload::LayerOffloadManager& manager, const std::vector<int>& visits);
+    ~StreamingScope();
+    // Checks the bytes moved against the schedule; throws std::logic_error when they differ.
+    void finish();
+    StreamingScope(const StreamingScope&) = delete;
+    StreamingScope& operator=(const StreamingScope&) = delete;
+
+  private:
+    offload::LayerOffloadManager& manager_;
+    bool finished_ = false;
+};
+
+struct StepSettings {
+    AdamWSettings adamw;
+    float max_grad_norm;  // <= 0: no clipping
+    bool update = true;   // false: gradients only (tests)
+};
+
+struct StepResult {
+    double loss = 0;       // mean over the step's targets
+    float grad_norm = 0;   // before clipping
+    bool skipped = false;  // loss or norm was not finite: nothing was updated
+    size_t targets = 0;    // 0: the step had none and was not run at all
+    size_t tokens = 0;
+    // On the device's clock, from the end of the step before, so that what the host did in between counts; from its own
+    // first operation after restart_clock(). 0 when it was not run.
+    double seconds = 0;
+};
+
+class StepLoop {
+  public:
+    explicit StepLoop(Model& model);
+    ~StepLoop();  // waits for results still on their way
+
+    // Enqueues one step over `count` micro-batches, in their order. batch(i) makes the i-th, twice: its targets are
+    // counted before the step's first backward. No more than one exists at a time. With no targets at all nothing is
+    // enqueued. Returns the bytes that it sends back to the host: loss and control, nothing else ever.
+    // Once `interrupted` says so, or batch throws, the step is dropped and nothing is returned: what was enqueued of it
+    // changed gradients, which the next step begins anew, and no weight.
+    std::optional<size_t> enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                  const StepSettings& settings, const std::function<bool()>& interrupted);
+    // The same over micro-batches that are there.
+    size_t enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
+    // The result of the oldest step enqueued and not yet collected; blocks until it is there.
+    StepResult collect();
+    size_t pending() const { return pending_.size(); }
+    // What was done since the last step, such as a save, is no part of the next. Only with nothing pending.
+    void restart_clock();
+
+    // Mean loss over `count` batches, forward only; blocks. batch(i) makes the i-th when its turn comes, so no more
+    // than one exists at a time. Nothing once `interrupted` says so; NaN when there are no targets.
+    std::optional<double> evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                   const std::function<bool()>& interrupted);
+
+  private:
+    struct ReadBack {
+        PinnedBuffer buffer;  // double loss sum, OptimizerControl
+        std::unique_ptr<Event> started, arrived;
+        StepResult result;
+    };
+    Model& model_;
+    // One is free whenever enqueue() may be called, and one more keeps the times of the step collected last.
+    std::deque<std::unique_ptr<ReadBack>> free_, pending_;
+    const ReadBack* before_ = nullptr;  // the step collected last; null: the next one's time starts with itself
+};
+
+}  // namespace slab::train

@@ -1,0 +1,194 @@
+// Storage and update of trained tensors. See trained_tensors.h.
+#include "train/model/trained_tensors.h"
+
+#include <stdexcept>
+
+namespace slab::train {
+
+namespace {
+constexpr size_t kAlignElems = 128;
+size_t align_up(size_t n) {
+    return (n + kAlignElems - 1) / kAlignElems * kAlignElems;
+}
+}  // namespace
+
+size_t TrainedTable::add(TrainedTensor tensor) {
+    if (tensor.joined && (tensors_.empty() || tensors_.back().decay != tensor.decay))
+        throw std::logic_error("trained tensor " + tensor.key + " cannot join its predecessor");
+    tensors_.push_back(std::move(tensor));
+    return tensors_.size() - 1;
+}
+
+void TrainedTable::finish() {
+    size_t end = 0;
+    for (const bool decay : {true, false}) {
+        for (auto& t : tensors_) {
+            if (t.decay != decay) continue;
+            t.offset_elems = t.joined ? end : align_up(end);
+            end = t.offset_elems + t.elems();
+        }
+        end = align_up(end);
+        if (decay) decayed_elems_ = end;
+    }
+    total_elems_ = end;
+}
+
+size_t TrainedTable::parameter_count() const {
+    size_t n = 0;
+    for (const auto& t : tensors_) n += t.elems();
+    return n;
+}
+
+std::vector<size_t> TrainedTable::packed_offsets() const {
+    std::vector<size_t> offsets;
+    size_t end = 0;
+    for (const auto& t : tensors_) {
+        offsets.push_back(end);
+        end += t.elems();
+    }
+    return offsets;
+}
+
+TrainedBytes trained_bytes(const TrainedTable& table) {
+    const size_t n = table.total_elems();
+    if (n == 0) return {};
+    return {.params = n * sizeof(real),
+            .master = kRealIsFloat32 ? 0 : n * sizeof(float),
+            .grads = n * sizeof(float),
+            .moments = n * sizeof(float),  // each of the two
+            .control = sizeof(OptimizerControl) + gradient_norm_scratch_bytes(n)};
+}
+
+TrainedTensors::TrainedTensors(Device& device, const TrainedTable& table) : table_(table) {
+    const TrainedBytes bytes = trained_bytes(table);
+    if (table.empty()) return;
+    params_ = DeviceBuffer(device, bytes.params, MemoryCategory::adapters, "trained weights");
+    if (bytes.master != 0)
+        master_ = DeviceBuffer(device, bytes.master, MemoryCategory::adapters, "float32 masters of trained weights");
+    grads_ = DeviceBuffer(device, bytes.grads, MemoryCategory::adapters, "gradients");
+    exp_avg_ = DeviceBuffer(device, bytes.moments, MemoryCategory::optimizer, "exp_avg");
+    exp_avg_sq_ = DeviceBuffer(device, bytes.moments, MemoryCategory::optimizer, "exp_avg_sq");
+    control_ = DeviceBuffer(device, sizeof(OptimizerControl), MemoryCategory::optimizer, "optimizer control");
+    scratch_ = DeviceBuffer(device, gradient_norm_scratch_bytes(table.total_elems()), MemoryCategory::optimizer,
+                            "gradient norm scratch");
+}
+
+void TrainedTensors::zero_grads(Stream& stream) {
+    if (!table_.empty()) fill_async(grads_.data(), 0, grads_.bytes(), stream);
+}
+
+void TrainedTensors::update(const AdamWSettings& settings, float max_grad_norm, const double* loss_sum,
+                            Stream& stream) {
+    const size_t n = table_.total_elems(), decayed = table_.decayed_elems();
+    auto* control = control_.as<OptimizerControl>();
+    gradient_norm({.control = control,
+                   .scratch = scratch_.as<double>(),
+                   .grad = grads_.as<float>(),
+                   .n = n,
+                   .max_norm = max_grad_norm,
+                   .loss_sum = loss_sum,
+                   .beta1 = settings.beta1,
+                   .beta2 = settings.beta2},
+                  stream);
+    const auto update_range = [&](size_t begin, size_t end, float weight_decay) {
+        if (begin == end) return;
+        AdamWUpdate<real> a{.param = params_.as<real>() + begin,
+                            .master = kRealIsFloat32 ? nullptr : master_.as<float>() + begin,
+                            .grad = grads_.as<float>() + begin,
+                            .exp_avg = exp_avg_.as<float>() + begin,
+                            .exp_avg_sq = exp_avg_sq_.as<float>() + begin,
+                            .n = end - begin,
+                            .settings = settings,
+                            .control = control};
+        a.settings.weight_decay = weight_decay;
+        adamw_update(a, stream);
+    };
+    update_range(0, decayed, settings.weight_decay);
+    update_range(decayed, n, 0.0f);
+}
+
+void TrainedTensors::read_tensor(TrainedSet set, size_t index, float* dst, Stream& stream) const {
+    const float* const base = set == TrainedSet::weights   ? master()
+                              : set == TrainedSet::exp_avg ? exp_avg_.as<float>()
+                                                           : exp_avg_sq_.as<float>();
+    const TrainedTensor& t = table_.at(index);
+    copy_async(dst, base + t.offset_elems, t.elems() * sizeof(float), CopyKind::device_to_host, stream);
+    stream.synchronize();
+}
+
+std::vector<float> TrainedTensors::read_packed(const float* device, Stream& stream) const {
+    std::vector<float> all(table_.total_elems()), packed;
+    if (all.empty()) return packed;
+    copy_async(all.data(), device, all.size() * sizeof(float), CopyKind::device_to_host, stream);
+    stream.synchronize();
+    packed.reserve(table_.parameter_count());
+    for (const auto& t : table_.tensors())
+        packed.insert(packed.end(), all.data() + t.offset_elems, all.data() + t.offset_elems + t.elems());
+    return packed;
+}
+
+std::vector<float> TrainedTensors::spread(const std::vector<float>& packed) const {
+    if (packed.size() != table_.parameter_count()) throw std::logic_error("packed trained tensors have the wrong size");
+    std::vector<float> all(table_.total_elems(), 0.0f);
+    const std::vector<size_t> packed_offsets = table_.packed_offsets();
+    for (size_t i = 0; i < packed_offsets.size(); ++i) {
+        const TrainedTensor& t = table_.at(i);
+        std::copy_n(packed.data() + packed_offsets[i], t.elems(), all.data() + t.offset_elems);
+    }
+    return all;
+}
+
+std::vector<float> TrainedTensors::read_weights(Stream& stream) const {
+    return read_packed(master(), stream);
+}
+std::vector<float> TrainedTensors::read_grads(Stream& stream) const {
+    return read_packed(grads_.as<float>(), stream);
+}
+std::vector<float> TrainedTensors::read_exp_avg(Stream& stream) const {
+    return read_packed(exp_avg_.as<float>(), stream);
+}
+std::vector<float> TrainedTensors::read_exp_avg_sq(Stream& stream) const {
+    return read_packed(exp_avg_sq_.as<float>(), stream);
+}
+
+int TrainedTensors::read_applied_updates(Stream& stream) const {
+    if (table_.empty()) return 0;
+    OptimizerControl control{};
+    copy_async(&control, control_.data(), sizeof control, CopyKind::device_to_host, stream);
+    stream.synchronize();
+    return control.applied;
+}
+
+void TrainedTensors::write_weights(const std::vector<float>& packed, Stream& stream) {
+    const std::vector<float> all = spread(packed);
+    if (all.empty()) return;
+    copy_async(master(), all.data(), all.size() * sizeof(float), CopyKind::host_to_device, stream);
+    std::vector<real> rounded;
+    if (!kRealIsFloat32) {
+        rounded.resize(all.size());
+        for (size_t i = 0; i < all.size(); ++i) rounded[i] = to_real(all[i]);
+        copy_async(params_.data(), rounded.data(), rounded.size() * sizeof(real), CopyKind::host_to_device, stream);
+    }
+    stream.synchronize();
+}
+
+void TrainedTensors::zero_moments(Stream& stream) {
+    if (table_.empty()) return;
+    fill_async(exp_avg_.data(), 0, exp_avg_.bytes(), stream);
+    fill_async(exp_avg_sq_.data(), 0, exp_avg_sq_.bytes(), stream);
+    fill_async(control_.data(), 0, sizeof(OptimizerControl), stream);
+}
+
+void TrainedTensors::write_moments(const std::vector<float>& exp_avg, const std::vector<float>& exp_avg_sq,
+                                   int applied_updates, Stream& stream) {
+    if (table_.empty()) return;
+    const std::vector<float> m = spread(exp_avg), v = spread(exp_avg_sq);
+    OptimizerControl control{};
+    control.applied = applied_updates;
+    copy_async(exp_avg_.data(), m.data(), m.size() * sizeof(float), CopyKind::host_to_device, stream);
+    copy_async(exp_avg_sq_.data(), v.data(), v.size() * sizeof(float), CopyKind::host_to_device, stream);
+    copy_async(control_.data(), &control, sizeof control, CopyKind::host_to_device, stream);
+    stream.synchronize();
+}
+
+}  // namespace slab::train

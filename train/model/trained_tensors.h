@@ -1,0 +1,94 @@
+// Everything that is trained: adapters, or layers trained in full. One table of element offsets serves weights,
+// gradients, master copies and both Adam moments; only the element size differs. Tensors that decay come first, so
+// AdamW runs over two ranges.
+//
+// Tensors start at multiples of 128 elements (256 bytes in bf16), the gaps stay zero. `joined` tensors follow their
+// predecessor without a gap: the A matrices of q, k and v are one matrix to the kernels and three to PEFT.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "kernels/adamw.h"
+#include "kernels/runtime/real.h"
+#include "kernels/runtime/runtime.h"
+
+namespace slab::train {
+
+struct TrainedTensor {
+    std::string key;    // PEFT's or Hugging Face's name in files
+    size_t rows, cols;  // in memory; [rows, 1] for a vector
+    bool matrix;        // two-dimensional in files
+    bool decay;
+    bool transposed;  // stored [cols, rows] in files
+    bool joined;      // directly behind its predecessor
+    int layer;        // -1 outside the layers
+    size_t offset_elems = 0;
+    size_t elems() const { return rows * cols; }
+};
+
+class TrainedTable {
+  public:
+    size_t add(TrainedTensor tensor);  // returns its index
+    void finish();                     // assigns offsets: no add afterwards
+
+    const std::vector<TrainedTensor>& tensors() const { return tensors_; }
+    const TrainedTensor& at(size_t index) const { return tensors_.at(index); }
+    bool empty() const { return tensors_.empty(); }
+    size_t total_elems() const { return total_elems_; }
+    size_t decayed_elems() const { return decayed_elems_; }  // [0, decayed) decays, [decayed, total) does not
+    size_t parameter_count() const;                          // without the gaps
+    std::vector<size_t> packed_offsets() const;              // of each tensor in element counts without the gaps
+
+  private:
+    std::vector<TrainedTensor> tensors_;
+    size_t total_elems_ = 0, decayed_elems_ = 0;
+};
+
+// Device bytes by purpose; the plan and the allocations both come from here.
+struct TrainedBytes {
+    size_t params, master, grads, moments, control;
+};
+TrainedBytes trained_bytes(const TrainedTable& table);
+
+// What a trained tensor has in float32: itself and its two moments.
+enum class TrainedSet { weights, exp_avg, exp_avg_sq };
+
+class TrainedTensors {
+  public:
+    TrainedTensors(Device& device, const TrainedTable& table);  // throws OutOfBudget
+
+    const TrainedTable& table() const { return table_; }
+    real* param(size_t index) const { return params_.as<real>() + table_.at(index).offset_elems; }
+    float* grad(size_t index) const { return grads_.as<float>() + table_.at(index).offset_elems; }
+
+    void zero_grads(Stream& stream);
+    // Norm, clipping and AdamW. loss_sum: the step's loss on the device, checked for being finite. weight_decay of the
+    // settings applies to the tensors that decay.
+    void update(const AdamWSettings& settings, float max_grad_norm, const double* loss_sum /*[1]*/, Stream& stream);
+    const OptimizerControl* control() const { return control_.as<OptimizerControl>(); }  // device
+
+    // One tensor of a set to the host, dst [rows, cols]; blocks until the stream is done.
+    void read_tensor(TrainedSet set, size_t index, float* dst, Stream& stream) const;
+    // Host copies of all in table order without gaps; block until the stream is done.
+    std::vector<float> read_weights(Stream& stream) const;  // the float32 masters
+    std::vector<float> read_grads(Stream& stream) const;
+    std::vector<float> read_exp_avg(Stream& stream) const;
+    std::vector<float> read_exp_avg_sq(Stream& stream) const;
+    int read_applied_updates(Stream& stream) const;
+    void write_weights(const std::vector<float>& packed, Stream& stream);  // sets masters and params
+    void zero_moments(Stream& stream);  // as before the first update; applied updates too
+    void write_moments(const std::vector<float>& exp_avg, const std::vector<float>& exp_avg_sq, int applied_updates,
+                       Stream& stream);
+
+  private:
+    std::vector<float> read_packed(const float* device, Stream& stream) const;
+    std::vector<float> spread(const std::vector<float>& packed) const;  // with the gaps, zeros in them
+    float* master() const { return kRealIsFloat32 ? params_.as<float>() : master_.as<float>(); }
+
+    TrainedTable table_;
+    DeviceBuffer params_, master_, grads_, exp_avg_, exp_avg_sq_, control_, scratch_;
+};
+
+}  // namespace slab::train

@@ -1,0 +1,34 @@
+// Training and validation rows from whatever the user has: token files, or text and JSONL records, which are tokenised
+// here with the base model's own tokenizer and then live in memory (2 or 4 bytes a token, and one for the mask).
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+
+#include "data/prepare.h"
+#include "train/run/data_loader.h"
+#include "train/run/options.h"
+#include "train/spec/model_config.h"
+
+namespace slab::train {
+
+enum class DataKind { tokens, records, text };
+// records: by the file's name (data/records.h). tokens: *.bin, what begins as a token file, and what cannot be read,
+// for TokenFile to refuse. text: the rest.
+DataKind kind_of_data(const std::filesystem::path& path);
+
+// Two files, or one divided by --val-set-size: the last rows of tokens and text, evenly spread records. val is null
+// without either.
+struct DataSets {
+    std::unique_ptr<DataLoader> train, val;
+};
+
+// Prints what was made of text and records, and --preview. base: where --base-model was found; its tokenizer is read
+// only when it is needed. check is called between pieces of a text or of records and may throw to end the work. Throws
+// std::runtime_error naming file, line or flag.
+DataSets open_data(const TrainOptions& options, const std::filesystem::path& base, const ModelConfig& config,
+                   std::ostream& out, const std::function<void()>& check);
+
+}  // namespace slab::train

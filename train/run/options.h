@@ -1,0 +1,104 @@
+// train_gpt's flags: one list that the parser, --help, config.toml and the checks all read.
+//
+// Names are those that LoRA users already type. Command line beats --config file beats default; an unknown name in
+// either is an error that names the nearest known one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "train/model/model_layout.h"
+
+namespace CLI {
+class App;
+}
+
+namespace slab::train {
+
+// The flags that decide where weights are and what is recomputed; none of them changes a bit of the result.
+struct OffloadFlags {
+    bool layer_offloading = false;
+    int num_prefetch = 1;
+    std::string num_slots;        // "": num_prefetch + 1; "auto": what the budget holds; a number
+    std::string resident_layers;  // "": none; "N": that many, spread evenly; "0,3,5": these
+    std::string vram_budget;      // "": what the device has; "12G"
+    std::string recompute;        // "", "none", "block"; "" is block when offloading
+
+    // --vram-budget in bytes, 0 when it was not given. Throws std::runtime_error as parse_size does.
+    size_t budget_bytes() const;
+};
+
+// A flag that the command line or a config file gives a value.
+struct GivenFlag {
+    std::string value;
+    bool in_config_file;  // and there only: the command line wins
+};
+
+struct TrainOptions {
+    std::string base_model;
+    bool from_scratch = false;
+    std::string train_data, val_data, output_dir;
+    double val_set_size = 0;  // below 1: share of the rows (or records) of train_data; from 1 on: their number
+    bool sample_packing = false, train_on_inputs = false;
+    std::string chat_template;  // "": by the tokenizer; "chatml", "llama3"
+    int64_t preview = 0;        // rows to print
+
+    std::string adapter = "lora";
+    int lora_r = 16;
+    double lora_alpha = 32, lora_dropout = 0;
+    std::string lora_target_modules = "all-linear";
+    bool use_rslora = false;
+    std::string adapter_in;
+    int freeze_layers = -1;  // -1: not given
+
+    int sequence_len = 2048, micro_batch_size = 1, gradient_accumulation_steps = 1;
+    int64_t max_steps = 0;  // 0: num_epochs decides
+    double num_epochs = 1;
+    double learning_rate = 2e-4;
+    std::string lr_scheduler = "cosine";
+    double warmup_ratio = 0.03;
+    int64_t warmup_steps = -1;  // -1: warmup_ratio decides
+    double weight_decay = 0, max_grad_norm = 1, adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+    uint64_t seed = 42;
+
+    OffloadFlags offload;
+    int threads = 0;
+
+    int64_t eval_steps = 0, save_steps = 0, save_total_limit = 0, logging_steps = 1;
+    std::string resume_from_checkpoint, log, trace, trace_steps = "1:3";
+    bool plan = false;
+    std::string sample;
+    bool sample_chat = false;  // the prompt is a user's turn
+    int sample_tokens = 200;
+    double sample_temperature = 0.8, top_p = 1;
+    int top_k = 0;  // 0: all
+
+    std::map<std::string, GivenFlag> given;  // by name, without dashes
+    std::vector<std::string> notes;          // on flags, without "note: "
+    std::string config_toml;                 // the text that repeats this run
+};
+
+// Parses and checks. Returns the exit code when the program shall end now, nothing when it shall go on.
+std::optional<int> parse_train_options(TrainOptions& options, int argc, const char* const* argv, std::ostream& out,
+                                       std::ostream& err);
+
+// Adds --layer-offloading and its companions to another program's command line (parity_gpt has them too).
+void add_offload_flags(CLI::App& app, OffloadFlags& flags);
+
+// "12G" -> bytes; K, M, G, T are powers of 1024, an "iB" or "B" behind is taken. Throws std::runtime_error naming
+// `flag`.
+size_t parse_size(const std::string& text, const std::string& flag);
+
+// The flags as settings of a model with L layers: recompute, prefetch, resident layers, and slots but for "auto", which
+// takes the layout below. settings.freeze_layers must be set before: a number of resident layers is spread over the
+// frozen ones.
+void apply_offload_flags(ModelSettings& settings, const OffloadFlags& flags, int L);
+// The layout, with --num-slots auto resolved to the most slots that the budget holds (0: no limit, every layer).
+ModelLayout make_layout(const ModelConfig& config, ModelSettings settings, const OffloadFlags& flags,
+                        size_t reserved_bytes, size_t budget_bytes);
+
+}  // namespace slab::train
