@@ -100,7 +100,7 @@ LIB := $(BUILD)/libslabstream.a
 # What another trainer takes along, and all that the example may use.
 PLUGIN_OBJECTS := $(call object_of,$(filter offload/% kernels/runtime/%,$(LIB_SOURCES)))
 
-BUILDING := $(filter-out help clean format check-format source-hash fat,$(or $(MAKECMDGOALS),all))
+BUILDING := $(filter-out help clean format check-format check-includes source-hash fat,$(or $(MAKECMDGOALS),all))
 ifneq ($(BUILDING),)
 # Rewritten only when it differs; every object depends on it.
 FLAGS_NOW := $(BACKEND) $(CXX) $(CPPFLAGS) $(strip $(CXXFLAGS) $(EXTRA_CXXFLAGS)) $(NVCC) $(NVCCFLAGS) $(LDFLAGS) $(LDLIBS)
@@ -117,7 +117,7 @@ ifeq ($(filter -j%,$(MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell n=$$(nproc); [ $$n -le 16 ] && echo $$n || echo 16)
 endif
 
-.PHONY: all test demo demo-short demo-smollm2 bench fat gpu-report source-hash format check-format clean help
+.PHONY: all test demo demo-short demo-smollm2 bench fat gpu-report source-hash format check-format check-includes clean help
 .SUFFIXES:
 .DELETE_ON_ERROR:
 
@@ -187,12 +187,15 @@ format:
 check-format:
 	clang-format --dry-run -Werror $(FORMATTED)
 
+check-includes:
+	@dev/check_includes.sh $(CXX) -std=c++20 $(CPPFLAGS) -- $(ROOMS)
+
 clean:
 	rm -rf $(BUILD)
 
 help:
 	@echo 'targets:   all (default)  test  demo  demo-short  demo-smollm2 (fetches a model)  bench  gpu-report'
-	@echo '           fat (CUDA for many GPUs, in build-fat/)  source-hash  format  check-format  clean'
+	@echo '           fat (CUDA for many GPUs, in build-fat/)  source-hash  format  check-format  check-includes  clean'
 	@echo '           build/attention_bench (CUDA: times attention and the tiles that lost)'
 	@echo 'variables: BACKEND=cpu|cuda (cuda where nvcc and a GPU are)  PRECISION=bf16|fp32 (CUDA; the CPU is fp32)'
 	@echo '           BLAS=openblas|none  SAN=thread|address (own build directory)  BUILD=build  EXTRA_CXXFLAGS=...'

@@ -25,6 +25,8 @@
 #include "offload/stream_schedule.h"
 #include "train/model/step_loop.h"
 #include "train/run/options.h"
+#include "train/spec/lora.h"
+#include "train/spec/micro_batch.h"
 #include "train/spec/model_limits.h"
 #include "train/spec/text.h"
 

@@ -22,10 +22,13 @@
 #include "kernels/cross_entropy.h"
 #include "offload/stream_schedule.h"
 #include "train/files/adapter_files.h"
+#include "train/files/base_config.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/model/step_loop.h"
 #include "train/run/run_setup.h"
+#include "train/spec/micro_batch.h"
+#include "train/spec/trained_table.h"
 
 namespace fs = std::filesystem;
 using namespace slab;

@@ -25,11 +25,15 @@
 #include "tests/temporary_files.h"
 #include "tests/token_files.h"
 #include "train/files/base_weights.h"
+#include "train/files/model_config_writer.h"
 #include "train/files/safetensors.h"
 #include "train/model/model.h"
 #include "train/model/step_loop.h"
 #include "train/run/options.h"
 #include "train/run/trainer.h"
+#include "train/spec/lora.h"
+#include "train/spec/micro_batch.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::test {
 

@@ -8,11 +8,11 @@
 #include <atomic>
 #include <functional>
 
+#include "data/base/stop_token.h"
+
 namespace slab::data {
 
 constexpr int kExitInterrupted = 130;  // as a shell says of a process that SIGINT ended
-
-struct Interrupted {};  // no std::exception: it is nobody's error, and what handles errors lets it pass
 
 // What work calls between pieces: throws Interrupted when the flag is set. The flag must live as long.
 inline std::function<void()> stop_check(const std::atomic<bool>& flag) {

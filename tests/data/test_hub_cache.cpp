@@ -8,6 +8,7 @@
 
 #include "data/hub_cache.h"
 #include "tests/temporary_files.h"
+#include "train/files/base_config.h"
 #include "train/files/model_files.h"
 #include "train/run/run_setup.h"
 

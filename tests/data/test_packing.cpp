@@ -6,6 +6,7 @@
 #include "tests/fake_tokenizer.h"
 #include "tests/tiny_model.h"
 #include "train/run/data_loader.h"
+#include "train/spec/micro_batch.h"
 
 using namespace slab;
 using namespace slab::test;

@@ -13,10 +13,13 @@
 #include "data/gguf/gguf_writer.h"
 #include "data/hub_cache.h"
 #include "train/files/adapter_files.h"
+#include "train/files/base_config.h"
 #include "train/files/gguf_weights.h"
 #include "train/run/options.h"
 #include "train/run/run_setup.h"
+#include "train/spec/lora.h"
 #include "train/spec/text.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::train {
 

@@ -17,6 +17,7 @@
 #include "kernels/runtime/thread_pool.h"
 #include "train/files/adapter_config.h"
 #include "train/files/model_directory.h"
+#include "train/spec/lora.h"
 #include "train/spec/model_config.h"
 
 namespace slab::train {

@@ -1,4 +1,4 @@
-// LoRA settings, their checks, and PEFT's adapter_config.json. See adapter_config.h.
+// Options that PEFT knows and that are not implemented here are refused when they are active.
 #include "train/files/adapter_config.h"
 
 #include <algorithm>
@@ -10,39 +10,13 @@
 #include "data/base/display.h"
 #include "data/base/json_file.h"
 #include "data/base/json_section.h"
+#include "train/spec/lora.h"
 
 namespace slab::train {
 
 using nlohmann::json;
 
 namespace {
-
-constexpr const char* kAllLinear = "all-linear";
-
-// PEFT's rule for a list of targets: the whole path, or a dotted suffix of it.
-bool matches(const std::string& path, const std::string& target) {
-    return path == target || path.ends_with("." + target);
-}
-
-bool is_adapted(const LoraSettings& lora, const LinearModule& module) {
-    const auto& targets = lora.target_modules;
-    if (targets.size() == 1 && targets[0] == kAllLinear) return true;
-    return std::any_of(targets.begin(), targets.end(),
-                       [&](const auto& target) { return matches(module.path, target); });
-}
-
-std::string last_name(const std::string& path) {
-    return path.substr(path.rfind('.') + 1);
-}
-
-std::string known_targets(const ModelConfig& config) {
-    std::string known;
-    std::set<std::string> seen;
-    for (const auto& module : linear_modules(config, 0))
-        if (const auto name = last_name(module.path); seen.insert(name).second)
-            known += (known.empty() ? "" : ", ") + name;
-    return known;
-}
 
 // Keys that say nothing about what the adapter computes. (fan_in_fan_out: the layer's own kind decides, as in PEFT.
 // eva_config: how A began.)
@@ -96,55 +70,6 @@ void check_start(JsonSection& section) {
 
 }  // namespace
 
-float LoraSettings::scale() const {
-    return rslora ? alpha / std::sqrt(static_cast<float>(r)) : alpha / static_cast<float>(r);
-}
-
-std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraSettings& lora, int layer) {
-    const auto& only = lora.layers_to_transform;
-    if (!only.empty() && std::find(only.begin(), only.end(), layer) == only.end()) return {};
-    std::vector<LinearModule> adapted;
-    for (auto& module : linear_modules(config, layer))
-        if (is_adapted(lora, module)) adapted.push_back(std::move(module));
-    return adapted;
-}
-
-void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
-    if (lora.r < 1 || lora.r > kMaxLoraRank)
-        throw std::runtime_error("lora rank " + std::to_string(lora.r) + " is out of range; wanted 1 to " +
-                                 std::to_string(kMaxLoraRank));
-    if (!lora_alpha_makes_sense(lora.alpha))
-        throw std::runtime_error("lora alpha " + data::number_text(lora.alpha) +
-                                 " is out of range; wanted 1e-6 to 1e6");
-    if (!lora_dropout_makes_sense(lora.dropout))
-        throw std::runtime_error("lora dropout " + data::number_text(lora.dropout) +
-                                 " is out of range; wanted 0 <= p < 1");
-    if (lora.target_modules.empty())
-        throw std::runtime_error("no target modules are given (--lora-target-modules); wanted all-linear or some of " +
-                                 known_targets(config));
-    for (const auto& target : lora.target_modules) {
-        if (target == kAllLinear) {
-            if (lora.target_modules.size() > 1)
-                throw std::runtime_error("--lora-target-modules: all-linear stands alone; leave the other names out");
-            continue;
-        }
-        bool found = false;
-        for (int l = 0; l < config.L && !found; ++l)
-            for (const auto& module : linear_modules(config, l)) found = found || matches(module.path, target);
-        if (!found)
-            throw std::runtime_error("target module \"" + target +
-                                     "\" (--lora-target-modules) names nothing that can carry an adapter in this " +
-                                     family_name(config.family) + " model; it has " + known_targets(config));
-    }
-    for (int layer : lora.layers_to_transform)
-        if (layer < 0 || layer >= config.L)
-            throw std::runtime_error("layers_to_transform names layer " + std::to_string(layer) +
-                                     "; the model has layers 0 to " + std::to_string(config.L - 1));
-    for (int l = 0; l < config.L; ++l)
-        if (!adapted_modules(config, lora, l).empty()) return;
-    throw std::runtime_error("no module of any layer carries an adapter under these target modules and layers");
-}
-
 LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelConfig& config) {
     const json j = data::read_json_file(file);
     JsonSection section(file.string(), "", j);
@@ -195,10 +120,6 @@ std::string adapter_config_json(const LoraSettings& lora, const ModelConfig& con
     j["layers_to_transform"] = lora.layers_to_transform.empty() ? json() : json(lora.layers_to_transform);
     // A path need not be UTF-8; that is no reason to lose the adapter.
     return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-}
-
-std::string peft_key(const std::string& module_path, char which) {
-    return "base_model.model." + module_path + ".lora_" + which + ".weight";
 }
 
 }  // namespace slab::train

@@ -1,16 +1,15 @@
 // Trained tensors to and from safetensors files. See adapter_files.h.
 #include "train/files/adapter_files.h"
 
-#include <cmath>
 #include <cstring>
 #include <set>
 #include <stdexcept>
 
 #include "data/base/display.h"
-#include "kernels/philox.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/spec/tensor_table.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::train {
 
@@ -21,22 +20,6 @@ std::vector<size_t> file_shape(const TrainedTensor& t) {
 }
 
 }  // namespace
-
-std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed) {
-    std::vector<float> packed;
-    packed.reserve(table.parameter_count());
-    for (size_t index = 0; index < table.tensors().size(); ++index) {
-        const TrainedTensor& t = table.at(index);
-        const bool is_a = t.key.find(".lora_A.") != std::string::npos;
-        const float bound = 1.0f / std::sqrt(static_cast<float>(t.cols));
-        for (size_t i = 0; i < t.elems(); ++i) {
-            const PhiloxOut out = philox(seed, static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
-                                         static_cast<uint32_t>(index), philox_use::initial_adapter);
-            packed.push_back(is_a ? bound * (2 * uniform01(out.v[0]) - 1) : 0.0f);
-        }
-    }
-    return packed;
-}
 
 std::filesystem::path adapter_weights_file(const std::filesystem::path& directory) {
     const auto file = directory / kAdapterWeightsFile;

@@ -1,19 +1,14 @@
-// Adapters on disk: PEFT's adapter_model.safetensors, and where a new adapter starts.
+// Adapters on disk: PEFT's adapter_model.safetensors.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "train/model/trained_tensors.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::train {
-
-// LoRA's start, in table order without gaps: A from kaiming-uniform(a = sqrt 5), that is uniform in ±1/sqrt(in); B
-// zero.
-std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed);
 
 // adapter_model.safetensors of a PEFT directory. Throws std::runtime_error with advice when there is something else.
 std::filesystem::path adapter_weights_file(const std::filesystem::path& directory);

@@ -10,6 +10,7 @@
 #include "train/files/gguf_blocks.h"
 #include "train/files/gguf_config.h"
 #include "train/files/stored_number.h"
+#include "train/spec/tensor_table.h"
 #include "train/spec/text.h"
 
 namespace slab::train {

@@ -8,7 +8,8 @@
 #include "data/base/json_file.h"
 #include "data/gguf/gguf.h"
 #include "data/tokenizer/tokenizer.h"
-#include "train/run/run_setup.h"
+#include "train/files/base_config.h"
+#include "train/files/model_config_writer.h"
 
 namespace slab::train {
 

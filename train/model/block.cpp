@@ -10,6 +10,7 @@
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
+#include "train/model/carver.h"
 
 namespace slab::train {
 

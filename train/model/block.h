@@ -13,28 +13,11 @@
 #include "kernels/lora.h"
 #include "kernels/runtime/real.h"
 #include "kernels/runtime/runtime.h"
+#include "train/model/carver.h"
 #include "train/spec/model_config.h"
 #include "train/spec/tensor_table.h"
 
 namespace slab::train {
-
-// Hands out consecutive 256-byte aligned pieces of one buffer. With a null base it only counts, so sizes in the plan
-// and pointers at run time come from the same lines of code.
-class Carver {
-  public:
-    explicit Carver(std::byte* base = nullptr) : base_(base) {}
-    template <class T>
-    T* take(size_t elems) {
-        std::byte* p = base_ ? base_ + used_bytes_ : nullptr;
-        used_bytes_ += (elems * sizeof(T) + 255) / 256 * 256;
-        return reinterpret_cast<T*>(p);
-    }
-    size_t used_bytes() const { return used_bytes_; }
-
-  private:
-    std::byte* base_;
-    size_t used_bytes_ = 0;
-};
 
 // Shapes as in tensor_table.h; null where the family has no such tensor.
 using BlockWeights = std::array<const real*, kRoles>;

@@ -8,12 +8,9 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/matmul.h"
+#include "train/spec/micro_batch.h"
 
 namespace slab::train {
-
-size_t MicroBatch::target_count() const {
-    return targets.size() - static_cast<size_t>(std::count(targets.begin(), targets.end(), kIgnoreTarget));
-}
 
 const real* Model::outer_weight(Role role) const {
     if (const int index = layout_.outer_slab_index[index_of(role)]; index >= 0)

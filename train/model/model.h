@@ -17,20 +17,9 @@
 #include "train/model/block.h"
 #include "train/model/model_layout.h"
 #include "train/model/trained_tensors.h"
+#include "train/spec/micro_batch.h"
 
 namespace slab::train {
-
-// Rows of the data set, on the host. B and T may be smaller than the layout's.
-struct MicroBatch {
-    int B = 0, T = 0;
-    std::vector<int32_t> tokens;   // [B, T]
-    std::vector<int32_t> targets;  // [B, T] the token to predict at each place, kIgnoreTarget where there is none
-    std::vector<int32_t>
-        doc_start;              // [B, T] index of the first token of its document; empty: every row is one document
-    uint64_t first_sample = 0;  // global index of row 0, counted on across epochs; row b is first_sample + b
-
-    size_t target_count() const;
-};
 
 class Model {
   public:

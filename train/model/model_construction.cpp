@@ -9,7 +9,11 @@
 #include "kernels/rotary.h"
 #include "kernels/runtime/host_memory.h"
 #include "train/files/adapter_files.h"
+#include "train/model/carver.h"
+#include "train/model/initial_adapter.h"
 #include "train/model/model.h"
+#include "train/spec/lora.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::train {
 

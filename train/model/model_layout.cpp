@@ -7,6 +7,9 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/matmul.h"
+#include "train/model/carver.h"
+#include "train/spec/lora.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::train {
 

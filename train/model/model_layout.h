@@ -15,9 +15,12 @@
 #include "offload/slab_layout.h"
 #include "train/files/adapter_config.h"
 #include "train/model/block.h"
+#include "train/model/carver.h"
 #include "train/model/trained_tensors.h"
+#include "train/spec/lora.h"
 #include "train/spec/model_config.h"
 #include "train/spec/tensor_table.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::train {
 

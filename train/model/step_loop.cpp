@@ -5,6 +5,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "train/spec/micro_batch.h"
+
 namespace slab::train {
 
 namespace {

@@ -16,6 +16,7 @@
 #include "kernels/runtime/runtime.h"
 #include "offload/layer_offload_manager.h"
 #include "train/model/model.h"
+#include "train/spec/micro_batch.h"
 
 namespace slab::train {
 

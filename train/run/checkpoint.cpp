@@ -17,8 +17,10 @@
 #include "train/files/adapter_files.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
+#include "train/run/identity.h"
 #include "train/run/run_setup.h"
 #include "train/spec/text.h"
+#include "train/spec/trained_table.h"
 
 namespace slab::train {
 

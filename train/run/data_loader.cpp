@@ -7,6 +7,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/philox.h"
+#include "train/spec/micro_batch.h"
 
 namespace slab::train {
 

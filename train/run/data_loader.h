@@ -11,6 +11,7 @@
 
 #include "data/token_file.h"
 #include "train/model/model.h"
+#include "train/spec/micro_batch.h"
 
 namespace slab::train {
 

@@ -9,6 +9,7 @@
 #include "data/base/display.h"
 #include "train/run/config_file.h"
 #include "train/run/run_setup.h"
+#include "train/spec/lora.h"
 
 namespace slab::train {
 

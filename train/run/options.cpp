@@ -20,6 +20,7 @@
 #include "data/base/nearest_name.h"
 #include "train/run/config_file.h"
 #include "train/run/idle_flags.h"
+#include "train/spec/lora.h"
 
 namespace slab::train {
 

@@ -18,6 +18,7 @@
 #include "data/base/stop_signals.h"
 #include "data/hub_cache.h"
 #include "data/tokenizer/tokenizer.h"
+#include "train/files/base_config.h"
 #include "train/files/model_directory.h"
 #include "train/model/step_loop.h"
 #include "train/run/checkpoint.h"

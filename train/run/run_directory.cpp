@@ -12,6 +12,7 @@
 #include "train/run/idle_flags.h"
 #include "train/run/run_log.h"
 #include "train/run/trace_file.h"
+#include "train/spec/lora.h"
 
 namespace slab::train {
 

@@ -15,6 +15,7 @@
 
 #include "train/files/adapter_config.h"
 #include "train/run/options.h"
+#include "train/spec/lora.h"
 
 namespace slab::train {
 

@@ -11,6 +11,7 @@
 
 #include "data/base/atomic_file.h"
 #include "data/base/input_file.h"
+#include "train/run/side_file.h"
 #include "train/spec/text.h"
 
 namespace slab::train {

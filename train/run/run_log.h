@@ -11,6 +11,7 @@
 #include <string>
 
 #include "data/base/file_lock.h"
+#include "train/run/side_file.h"
 
 namespace slab::train {
 
@@ -32,12 +33,6 @@ nlohmann::json json_number(double value);
 
 // "step 120/600  loss 1.842  lr 1.9e-04  gnorm 0.61  2,310 tok/s  VRAM 10.80/11.40 GiB  ..."
 std::string step_line(const StepReport& report);
-
-// A log or a trace that cannot be written, or data that can no longer be read: worth ending a run for, but not worth
-// its steps, which are saved first.
-struct SideFileError : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
 
 // "" when a log may begin at `file`: nothing is there, an empty file, or a log, which begins with the line of a run's
 // start. Else what is there, behind "is ": what cannot be read is none.

@@ -9,6 +9,7 @@
 #include "train/files/base_tokenizer.h"
 #include "train/files/model_directory.h"
 #include "train/model/sampler.h"
+#include "train/run/identity.h"
 #include "train/run/idle_flags.h"
 #include "train/run/run.h"
 #include "train/run/run_directory.h"

@@ -10,6 +10,7 @@
 #include "data/base/atomic_file.h"
 #include "data/base/input_file.h"
 #include "train/run/run_log.h"
+#include "train/run/side_file.h"
 
 namespace slab::train {
 

@@ -14,7 +14,9 @@
 #include "train/model/sampler.h"
 #include "train/run/run.h"
 #include "train/run/run_directory.h"
+#include "train/run/side_file.h"
 #include "train/run/trace_file.h"
+#include "train/spec/micro_batch.h"
 #include "train/spec/text.h"
 
 namespace slab::train {

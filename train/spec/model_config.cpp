@@ -1,327 +1,14 @@
-// Reading: keys are taken out one by one, and what is left is refused unless harmless. Defaults and meanings are those
-// of transformers' configuration classes (4.57 and 5.17). What is made of a config is in model_config_text.cpp.
+// What can be said of a model without its weights or its files.
 #include "train/spec/model_config.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <initializer_list>
+#include <cstdio>
 #include <stdexcept>
+#include <utility>
 
-#include "data/base/display.h"
-#include "data/base/json_file.h"
-#include "data/base/json_section.h"
-#include "train/spec/model_limits.h"
+#include "train/spec/tensor_table.h"
 
 namespace slab::train {
-namespace {
-
-using nlohmann::json;
-
-// Keys that change nothing in training, whatever they hold: bookkeeping, generation defaults, heads of other tasks,
-// orders of evaluation that are equal on paper (pretraining_tp, reorder_and_upcast_attn).
-const KeySet& harmless_keys() {
-    static const KeySet keys = {"_attn_implementation",
-                                "_attn_implementation_autoset",
-                                "_name_or_path",
-                                "_model_name_or_path",
-                                "architectures",
-                                "attn_implementation",
-                                "bad_words_ids",
-                                "begin_suppress_tokens",
-                                "decoder_start_token_id",
-                                "diversity_penalty",
-                                "do_sample",
-                                "dtype",
-                                "early_stopping",
-                                "encoder_no_repeat_ngram_size",
-                                "exponential_decay_length_penalty",
-                                "finetuning_task",
-                                "forced_bos_token_id",
-                                "forced_eos_token_id",
-                                "gradient_checkpointing",
-                                "id2label",
-                                "initializer_range",
-                                "is_llama_config",
-                                "label2id",
-                                "length_penalty",
-                                "max_length",
-                                "min_length",
-                                "n_ctx",
-                                "name_or_path",
-                                "no_repeat_ngram_size",
-                                "num_beam_groups",
-                                "num_beams",
-                                "num_labels",
-                                "num_return_sequences",
-                                "output_attentions",
-                                "output_hidden_states",
-                                "output_scores",
-                                "pad_token_id",
-                                "predict_special_tokens",
-                                "prefix",
-                                "pretraining_tp",
-                                "problem_type",
-                                "remove_invalid_values",
-                                "reorder_and_upcast_attn",
-                                "repetition_penalty",
-                                "return_dict",
-                                "return_dict_in_generate",
-                                "sep_token_id",
-                                "summary_activation",
-                                "summary_first_dropout",
-                                "summary_proj_to_labels",
-                                "summary_type",
-                                "summary_use_proj",
-                                "suppress_tokens",
-                                "task_specific_params",
-                                "temperature",
-                                "tf_legacy_loss",
-                                "tokenizer_class",
-                                "top_k",
-                                "top_p",
-                                "torch_dtype",
-                                "torchscript",
-                                "transformers.js_config",
-                                "transformers_version",
-                                "typical_p",
-                                "unk_token_id",
-                                "unsloth_fixed",
-                                "unsloth_version",
-                                "use_bfloat16",
-                                "use_cache"};
-    return keys;
-}
-
-Family read_family(JsonSection& section) {
-    constexpr const char* wanted = "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"";
-    const std::string name = section.text("model_type", wanted);
-    for (const Family family : {Family::gpt2, Family::llama, Family::mistral, Family::qwen2, Family::qwen3}) {
-        if (name == family_name(family)) return family;
-    }
-    section.refuse("model_type", wanted);
-}
-
-void note_dropouts(JsonSection& section, ModelConfig& config, std::initializer_list<const char*> keys,
-                   double fallback) {
-    std::string listed;
-    for (const char* key : keys) {
-        if (section.number(key, 0, 1, static_cast<float>(fallback)) == 0) continue;
-        const json* given = section.find(key);
-        listed += (listed.empty() ? "" : ", ") + std::string(key) + " " +
-                  (given ? data::shown(*given) : "absent, which means " + data::shown(fallback));
-    }
-    if (listed.empty()) return;
-    config.notices.push_back("the base model's own dropout (" + listed + " in config.json) is trained as 0");
-}
-
-// One of the two token keys. Of a list the first; nothing is trained by it, as records end in the tokenizer's token. An
-// absent key means the family's token; null, an empty list or a negative number none.
-int read_token(JsonSection& section, ModelConfig& config, const char* key, int fallback) {
-    const std::string wanted = "a token number below 2^31, a list of them, or null";
-    if (!section.has(key)) return fallback < config.V ? fallback : -1;
-    const json* value = section.find(key);
-    if (!value || (value->is_array() && value->empty())) return -1;
-    const json all = value->is_array() ? *value : json::array({*value});
-    for (const json& token : all) {
-        const auto whole = whole_number(token);
-        if (!whole || *whole > INT32_MAX || *whole < INT32_MIN) section.refuse(key, wanted);
-    }
-    const int token = all[0].get<int>();
-    if (token < config.V) return std::max(token, -1);
-    config.notices.push_back(std::string(key) + " " + std::to_string(token) + " in config.json is outside of the " +
-                             "vocabulary of " + std::to_string(config.V) + " and taken as absent");
-    return -1;
-}
-
-// GPT-2's keys have a name of their own and the common one; given under both, they must agree.
-int read_gpt2_size(JsonSection& section, const char* own, const char* common, int max, int fallback) {
-    const json* by_own = section.find(own);
-    const json* by_common = section.find(common);
-    if (by_own && by_common && *by_own != *by_common) section.refuse(common, "what " + data::quote(own) + " says");
-    return section.integer(by_common && !by_own ? common : own, 1, max, fallback);
-}
-
-void read_gpt2(JsonSection& section, ModelConfig& config) {
-    config.norm = NormKind::layer_norm;
-    config.activation = Activation::gelu_tanh;
-    config.learned_positions = config.qkv_bias = config.o_bias = config.mlp_bias = true;
-    config.rotary = false;
-    config.L = read_gpt2_size(section, "n_layer", "num_hidden_layers", kMaxLayers, 12);
-    config.C = read_gpt2_size(section, "n_embd", "hidden_size", kMaxHidden, 768);
-    config.NH = config.NKV = read_gpt2_size(section, "n_head", "num_attention_heads", kMaxHeads, 12);
-    config.max_positions = read_gpt2_size(section, "n_positions", "max_position_embeddings", kMaxPositions, 1024);
-    if (config.C % config.NH != 0) section.refuse("n_embd", "a multiple of n_head = " + std::to_string(config.NH));
-    config.HD = config.C / config.NH;
-    config.I = section.integer("n_inner", 1, kMaxIntermediate, 4 * config.C);
-    config.V = section.integer("vocab_size", 1, kMaxVocabulary, 50257);
-    config.norm_eps = section.number("layer_norm_epsilon", 1e-12, 1, 1e-5f);
-    config.tied_head = section.boolean("tie_word_embeddings", true);
-    section.require("scale_attn_weights", true);
-    section.require("scale_attn_by_inverse_layer_idx", false);
-    section.require("add_cross_attention", false);
-
-    constexpr const char* wanted = "\"gelu_new\", \"gelu_pytorch_tanh\" or \"gelu_fast\" (all GELU by tanh)";
-    const std::string activation = section.text("activation_function", wanted, "gelu_new");
-    if (activation != "gelu_new" && activation != "gelu_pytorch_tanh" && activation != "gelu_fast") {
-        section.refuse("activation_function", wanted);
-    }
-    note_dropouts(section, config, {"attn_pdrop", "embd_pdrop", "resid_pdrop"}, 0.1);
-    config.bos_token = read_token(section, config, "bos_token_id", 50256);
-    config.eos_token = read_token(section, config, "eos_token_id", 50256);
-}
-
-// transformers 4 has rope_theta at the top and the rest in rope_scaling; 5 has all of it in rope_parameters and still
-// takes the old keys. Where a file says one thing twice, the versions differ in which counts, so it must agree.
-void read_rotary(const std::string& where, JsonSection& top, ModelConfig& config) {
-    constexpr double min_theta = 1, max_theta = 1e12;
-    const json* scaling = top.find("rope_scaling");
-    const json* parameters = top.find("rope_parameters");
-    if (scaling && parameters && *scaling != *parameters) top.refuse("rope_scaling", "what \"rope_parameters\" says");
-    const json nothing = json::object();
-    JsonSection rope(where, scaling ? "rope_scaling." : "rope_parameters.",
-                     scaling      ? *scaling
-                     : parameters ? *parameters
-                                  : nothing);
-
-    top.require("partial_rotary_factor", 1);
-    rope.require("partial_rotary_factor", 1);
-    config.rope_theta = top.number("rope_theta", min_theta, max_theta, 10000.0f);
-    const float inner_theta = rope.number("rope_theta", min_theta, max_theta, config.rope_theta);
-    if (top.find("rope_theta") && inner_theta != config.rope_theta) {
-        rope.refuse("rope_theta", "what \"rope_theta\" says, " + data::shown(*top.find("rope_theta")));
-    }
-    config.rope_theta = inner_theta;
-
-    constexpr const char* wanted = "\"default\" or \"llama3\": other kinds of rotary scaling are not implemented";
-    const std::string old_type = rope.text("type", wanted, "default");
-    const std::string type = rope.text("rope_type", wanted, old_type);
-    if (rope.find("type") && type != old_type) rope.refuse("type", "what \"rope_type\" says");
-    const int top_original = top.integer("original_max_position_embeddings", 1, kMaxPositions, 0);
-    if (type == "llama3") {
-        RotaryScaling& s = config.rope_scaling;
-        s.llama3 = true;
-        s.factor = rope.number("factor", 1, 1e6);
-        s.low_freq_factor = rope.number("low_freq_factor", 1e-6, 1e6);
-        s.high_freq_factor = rope.number("high_freq_factor", 1e-6, 1e6);
-        if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", "more than low_freq_factor");
-        const int otherwise = top_original ? top_original : config.max_positions;
-        s.original_max_position_embeddings =
-            rope.integer("original_max_position_embeddings", 1, kMaxPositions, otherwise);
-        if (top_original && s.original_max_position_embeddings != top_original) {
-            rope.refuse("original_max_position_embeddings", "what the key of that name outside says");
-        }
-    } else if (type == "default") {
-        rope.require("factor", 1);
-        rope.find("original_max_position_embeddings");  // said of the past; plain rotary does not use it
-    } else {
-        rope.refuse(rope.find("rope_type") ? "rope_type" : "type", wanted);
-    }
-    rope.refuse_unread({});
-}
-
-// Which layers look back over a window only. Not implemented, so it matters only whether a window would bite: see
-// check_sequence_len.
-void read_windows(JsonSection& section, ModelConfig& config) {
-    constexpr const char* wanted = "a list of \"full_attention\" and \"sliding_attention\", one for each layer";
-    bool any_sliding = false;
-    if (const json* types = section.find("layer_types")) {
-        if (!types->is_array() || types->size() != static_cast<size_t>(config.L)) section.refuse("layer_types", wanted);
-        for (const json& type : *types) {
-            if (type != "full_attention" && type != "sliding_attention") section.refuse("layer_types", wanted);
-            any_sliding |= type == "sliding_attention";
-            config.layer_types.push_back(type.get<std::string>());
-        }
-    }
-    if (config.family == Family::llama) {
-        if (any_sliding) section.refuse("layer_types", "\"full_attention\" only: llama has no window");
-        return;
-    }
-    const int window = section.has("sliding_window") ? section.integer("sliding_window", 0, INT32_MAX, 0) : 4096;
-    if (config.family == Family::mistral) {  // transformers applies it to every layer, whatever layer_types says
-        if (section.find("sliding_window") && window == 0)
-            section.refuse("sliding_window", "null or a positive number");
-        config.sliding_window = window;
-        return;
-    }
-    const bool in_use = section.boolean("use_sliding_window", false);
-    const int first_sliding = section.integer("max_window_layers", 0, INT32_MAX, 28);
-    if (any_sliding && (!in_use || window == 0)) {
-        section.refuse("layer_types", "\"full_attention\" only, or use_sliding_window true and a sliding_window");
-    }
-    for (int l = static_cast<int>(config.layer_types.size()); l < config.L; ++l) {
-        const bool slides = in_use && window > 0 && l >= first_sliding;
-        any_sliding |= slides;
-        config.layer_types.push_back(slides ? "sliding_attention" : "full_attention");
-    }
-    config.sliding_window = any_sliding ? window : 0;
-}
-
-struct RotaryDefaults {
-    int I, NKV, HD, V, max_positions, bos, eos;  // 0: NKV as NH, HD as C / NH
-};
-
-RotaryDefaults defaults_of(Family family) {
-    switch (family) {
-        case Family::mistral:
-            return {14336, 8, 0, 32000, 131072, 1, 2};
-        case Family::qwen2:
-            return {22016, 32, 0, 151936, 32768, -1, -1};
-        case Family::qwen3:
-            return {22016, 32, 128, 151936, 32768, -1, -1};
-        default:
-            return {11008, 0, 0, 32000, 2048, 1, 2};
-    }
-}
-
-void read_rotary_family(const std::string& where, JsonSection& section, ModelConfig& config) {
-    const RotaryDefaults usual = defaults_of(config.family);
-    config.L = section.integer("num_hidden_layers", 1, kMaxLayers, 32);
-    config.C = section.integer("hidden_size", 1, kMaxHidden, 4096);
-    config.NH = section.integer("num_attention_heads", 1, kMaxHeads, 32);
-    const bool as_many = section.has("num_key_value_heads") || usual.NKV == 0;  // null means that as well
-    config.NKV = section.integer("num_key_value_heads", 1, kMaxHeads, as_many ? config.NH : usual.NKV);
-    if (config.NH % config.NKV != 0) {
-        section.refuse(
-            "num_key_value_heads",
-            "a divisor of num_attention_heads = " + std::to_string(config.NH) +
-                (section.has("num_key_value_heads") ? ""
-                                                    : " (absent, it means " + std::to_string(config.NKV) + " here)"));
-    }
-    if (!section.find("head_dim") && usual.HD == 0 && config.C % config.NH != 0) {
-        section.refuse("hidden_size", "a multiple of num_attention_heads = " + std::to_string(config.NH) +
-                                          ", or a head_dim of its own");
-    }
-    config.HD = section.integer("head_dim", 1, kMaxHeadSize, usual.HD ? usual.HD : config.C / config.NH);
-    if (config.HD % 2 != 0) {
-        section.refuse("head_dim",
-                       "an even head size, as rotary positions turn pairs; it comes to " + std::to_string(config.HD));
-    }
-    if (config.HD > kMaxHidden / config.NH) {
-        section.refuse("head_dim", "num_attention_heads x head_dim of at most " + std::to_string(kMaxHidden));
-    }
-    config.I = section.integer("intermediate_size", 1, kMaxIntermediate, usual.I);
-    config.V = section.integer("vocab_size", 1, kMaxVocabulary, usual.V);
-    config.max_positions = section.integer("max_position_embeddings", 1, kMaxPositions, usual.max_positions);
-    config.norm_eps = section.number("rms_norm_eps", 1e-12, 1, 1e-6f);
-    config.tied_head = section.boolean("tie_word_embeddings", false);
-    config.qk_norm = config.family == Family::qwen3;
-    if (config.family == Family::llama) config.mlp_bias = section.boolean("mlp_bias", false);
-    if (config.family == Family::llama || config.family == Family::qwen3) {
-        config.qkv_bias = config.o_bias = section.boolean("attention_bias", false);
-    }
-    if (config.family == Family::qwen2) config.qkv_bias = true;
-
-    constexpr const char* wanted = "\"silu\"";
-    const std::string activation = section.text("hidden_act", wanted, "silu");
-    if (activation != "silu" && activation != "swish") section.refuse("hidden_act", wanted);
-    read_rotary(where, section, config);
-    read_windows(section, config);
-    note_dropouts(section, config, {"attention_dropout"}, 0);
-    config.bos_token = read_token(section, config, "bos_token_id", usual.bos);
-    config.eos_token = read_token(section, config, "eos_token_id", usual.eos);
-}
-
-}  // namespace
 
 const char* family_name(Family family) {
     switch (family) {
@@ -339,24 +26,6 @@ const char* family_name(Family family) {
     throw std::logic_error("model family without a name");
 }
 
-ModelConfig read_model_config(const std::filesystem::path& config_json) {
-    const std::string where = config_json.string();
-    const json file = data::read_json_file(config_json);
-    JsonSection section(where, "", file);
-    ModelConfig config;
-    config.family = read_family(section);
-    if (config.family == Family::gpt2) {
-        read_gpt2(section, config);
-    } else {
-        read_rotary_family(where, section, config);
-    }
-    if (section.find("quantization_config")) {
-        section.refuse("quantization_config", "an unquantized model: F32, F16 or BF16 weights");
-    }
-    section.refuse_unread(harmless_keys());
-    return config;
-}
-
 void check_sequence_len(const ModelConfig& config, int T) {
     if (config.learned_positions && T > config.max_positions) {
         throw std::runtime_error("sequence length " + std::to_string(T) + " is given, wanted at most " +
@@ -372,6 +41,21 @@ void check_sequence_len(const ModelConfig& config, int T) {
 
 int most_positions(const ModelConfig& config) {
     return config.sliding_window != 0 ? std::min(config.max_positions, config.sliding_window) : config.max_positions;
+}
+
+std::string describe(const ModelConfig& c) {
+    const auto number = [](int n) { return std::to_string(n); };
+    std::string text = std::string(family_name(c.family)) + ", " + number(c.L) + " layers, hidden " + number(c.C) +
+                       ", " + number(c.NH) + " heads of " + number(c.HD);
+    if (c.NKV != c.NH) text += " (" + number(c.NKV) + " for keys and values)";
+    text += ", intermediate " + number(c.I) + ", vocabulary " + number(c.V) + (c.tied_head ? ", tied head" : "");
+    const double params = static_cast<double>(parameter_count(c));
+    const auto [scale, unit] = params >= 1e9   ? std::pair{1e9, "B"}
+                               : params >= 1e6 ? std::pair{1e6, "M"}
+                                               : std::pair{1e3, "K"};
+    char count[32];
+    std::snprintf(count, sizeof count, ", %.1f %s parameters", params / scale, unit);
+    return text + count;
 }
 
 }  // namespace slab::train

@@ -7,9 +7,7 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace slab::train {
@@ -48,22 +46,13 @@ struct ModelConfig {
 
 const char* family_name(Family family);  // config.json's model_type: "gpt2"
 
-// Throws std::runtime_error naming file, key, value and what is wanted.
-ModelConfig read_model_config(const std::filesystem::path& config_json);
-
 // Throws std::runtime_error when rows of T targets would need positions, or a window, that the model has not.
 void check_sequence_len(const ModelConfig& config, int T);
 
 // Tokens that one sequence may have: the positions that the model was made for, and no more than its sliding window.
 int most_positions(const ModelConfig& config);
 
-// All weights, a tied head counted once.
-size_t parameter_count(const ModelConfig& config);
-
 // One line: "llama, 4 layers, hidden 64, 4 heads of 16 (2 for keys and values), ..., 218.2 K parameters".
 std::string describe(const ModelConfig& config);
-
-// The text of a config.json that transformers 4 and 5 load. dtype is that of the weights beside it: "float32".
-std::string model_config_json(const ModelConfig& config, std::string_view dtype);
 
 }  // namespace slab::train

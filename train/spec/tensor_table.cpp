@@ -114,6 +114,12 @@ std::vector<TensorSpec> all_tensors(const ModelConfig& c) {
     return all;
 }
 
+size_t parameter_count(const ModelConfig& c) {
+    size_t elems = 0;
+    for (const TensorSpec& spec : all_tensors(c)) elems += spec.elems();
+    return elems;
+}
+
 std::vector<LinearModule> linear_modules(const ModelConfig& c, int layer) {
     const std::string p = layer_prefix(c, layer);
     const size_t C = c.C, I = c.I, QC = attn_cols(c), KC = static_cast<size_t>(c.NKV) * c.HD;

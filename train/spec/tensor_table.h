@@ -72,6 +72,8 @@ std::vector<TensorSpec> layer_tensors(const ModelConfig& config, int layer);
 std::vector<TensorSpec> outer_tensors(const ModelConfig& config);
 // All of the model: the outer ones, then the layers' in their order.
 std::vector<TensorSpec> all_tensors(const ModelConfig& config);
+// Elements of all tensors; a tied head counts once.
+size_t parameter_count(const ModelConfig& config);
 
 // Width of a row of fused q, k, v: (NH + 2 NKV) * HD.
 inline size_t qkv_cols(const ModelConfig& c) {

@@ -7,6 +7,7 @@
 #include "data/tokenize.h"
 #include "tests/training_bench.h"
 #include "train/export/export.h"
+#include "train/files/base_config.h"
 #include "train/run/run_setup.h"
 
 using namespace slab;

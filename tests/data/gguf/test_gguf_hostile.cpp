@@ -13,6 +13,7 @@
 #include "tests/mutations.h"
 #include "tests/temporary_files.h"
 #include "tests/tiny_model.h"
+#include "train/files/base_config.h"
 #include "train/files/base_weights.h"
 #include "train/run/run_setup.h"
 

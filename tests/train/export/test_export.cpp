@@ -8,7 +8,9 @@
 #include "tests/tiny_model.h"
 #include "train/export/export.h"
 #include "train/files/adapter_files.h"
+#include "train/files/model_config_reader.h"
 #include "train/files/model_files.h"
+#include "train/spec/lora.h"
 
 using namespace slab;
 using namespace slab::train;

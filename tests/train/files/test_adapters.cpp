@@ -7,6 +7,10 @@
 #include "tests/tiny_model.h"
 #include "train/files/adapter_config.h"
 #include "train/files/adapter_files.h"
+#include "train/model/initial_adapter.h"
+#include "train/spec/lora.h"
+#include "train/spec/micro_batch.h"
+#include "train/spec/trained_table.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -10,11 +10,13 @@
 #include "tests/kernel_checks.h"
 #include "tests/temporary_files.h"
 #include "tests/tiny_model.h"
+#include "train/files/base_config.h"
 #include "train/files/base_tokenizer.h"
 #include "train/files/base_weights.h"
 #include "train/files/gguf_blocks.h"
 #include "train/files/gguf_config.h"
 #include "train/files/gguf_weights.h"
+#include "train/files/model_config_writer.h"
 #include "train/run/run_setup.h"
 
 using namespace slab;

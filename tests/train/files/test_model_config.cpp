@@ -6,6 +6,8 @@
 
 #include "data/base/json_file.h"
 #include "tests/temporary_files.h"
+#include "train/files/model_config_reader.h"
+#include "train/files/model_config_writer.h"
 #include "train/spec/model_config.h"
 
 using namespace slab::train;

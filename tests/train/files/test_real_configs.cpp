@@ -6,6 +6,8 @@
 
 #include "tests/temporary_files.h"
 #include "train/files/adapter_config.h"
+#include "train/files/model_config_reader.h"
+#include "train/spec/lora.h"
 #include "train/spec/model_config.h"
 
 using namespace slab::train;

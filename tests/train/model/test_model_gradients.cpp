@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "tests/tiny_model.h"
+#include "train/spec/micro_batch.h"
+#include "train/spec/trained_table.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -16,6 +16,8 @@
 
 #include "offload/stream_schedule.h"
 #include "tests/tiny_model.h"
+#include "train/spec/micro_batch.h"
+#include "train/spec/trained_table.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -4,7 +4,10 @@
 
 #include "tests/tiny_model.h"
 #include "train/files/adapter_files.h"
+#include "train/files/model_config_reader.h"
+#include "train/files/model_config_writer.h"
 #include "train/run/checkpoint.h"
+#include "train/spec/micro_batch.h"
 #include "train/spec/model_config.h"
 
 using namespace slab;

@@ -10,6 +10,7 @@
 #include "tests/temporary_files.h"
 #include "tests/token_files.h"
 #include "train/run/data_loader.h"
+#include "train/spec/micro_batch.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -8,6 +8,7 @@
 #include "tests/training_bench.h"
 #include "train/run/checkpoint.h"
 #include "train/run/data_loader.h"
+#include "train/spec/micro_batch.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tests/training_bench.h"
+#include "train/spec/micro_batch.h"
 
 using namespace slab;
 using namespace slab::train;

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "tests/training_bench.h"
+#include "train/spec/micro_batch.h"
 
 using namespace slab;
 using namespace slab::train;

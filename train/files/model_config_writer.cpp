@@ -1,11 +1,9 @@
-// What is said about a model: its size in parameters, its one-line description, and config.json as transformers reads
-// it. The written file keeps to transformers 4's spelling, which version 5 reads as well.
-#include <cstdio>
+// The written file keeps to transformers 4's spelling, which version 5 reads as well.
+#include "train/files/model_config_writer.h"
+
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "data/base/json_section.h"
-#include "train/spec/model_config.h"
 
 namespace slab::train {
 namespace {
@@ -74,38 +72,6 @@ void put_rotary_family(ordered_json& out, const ModelConfig& c) {
 }
 
 }  // namespace
-
-size_t parameter_count(const ModelConfig& c) {
-    const size_t C = c.C, I = c.I, q = size_t(c.NH) * c.HD, kv = size_t(c.NKV) * c.HD;
-    const size_t norm = c.norm == NormKind::layer_norm ? 2 * C : C;
-    size_t layer = 2 * norm + C * (q + 2 * kv) + q * C;
-    if (c.qkv_bias) layer += q + 2 * kv;
-    if (c.o_bias) layer += C;
-    if (c.qk_norm) layer += 2 * size_t(c.HD);
-    const size_t up_matrices = c.activation == Activation::swiglu ? 2 : 1;
-    layer += (up_matrices + 1) * C * I;
-    if (c.mlp_bias) layer += up_matrices * I + C;
-
-    size_t outside = size_t(c.V) * C + norm;
-    if (!c.tied_head) outside += size_t(c.V) * C;
-    if (c.learned_positions) outside += size_t(c.max_positions) * C;
-    return size_t(c.L) * layer + outside;
-}
-
-std::string describe(const ModelConfig& c) {
-    const auto number = [](int n) { return std::to_string(n); };
-    std::string text = std::string(family_name(c.family)) + ", " + number(c.L) + " layers, hidden " + number(c.C) +
-                       ", " + number(c.NH) + " heads of " + number(c.HD);
-    if (c.NKV != c.NH) text += " (" + number(c.NKV) + " for keys and values)";
-    text += ", intermediate " + number(c.I) + ", vocabulary " + number(c.V) + (c.tied_head ? ", tied head" : "");
-    const double params = static_cast<double>(parameter_count(c));
-    const auto [scale, unit] = params >= 1e9   ? std::pair{1e9, "B"}
-                               : params >= 1e6 ? std::pair{1e6, "M"}
-                                               : std::pair{1e3, "K"};
-    char count[32];
-    std::snprintf(count, sizeof count, ", %.1f %s parameters", params / scale, unit);
-    return text + count;
-}
 
 std::string model_config_json(const ModelConfig& config, std::string_view dtype) {
     ordered_json out = {{"architectures", ordered_json::array({architecture(config.family)})},

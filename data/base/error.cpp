@@ -1,0 +1,14 @@
+// The one formatter of errors.
+#include "data/base/error.h"
+
+namespace slab::data {
+
+std::string ErrorText::text() const {
+    std::string text = subject;
+    if (!given.empty()) text += (text.empty() ? "" : ": ") + given;
+    if (!wanted.empty()) text += (text.empty() ? "wanted " : given.empty() ? ": wanted " : "; wanted ") + wanted;
+    if (!hint.empty()) text += ". Hint: " + hint;
+    return text;
+}
+
+}  // namespace slab::data

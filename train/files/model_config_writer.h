@@ -1,0 +1,14 @@
+// A ModelConfig as the config.json that transformers 4 and 5 load.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "train/spec/model_config.h"
+
+namespace slab::train {
+
+// The file's text. dtype is that of the weights beside it: "float32".
+std::string model_config_json(const ModelConfig& config, std::string_view dtype);
+
+}  // namespace slab::train

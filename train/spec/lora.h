@@ -1,0 +1,48 @@
+// LoRA as PEFT means it: which modules carry an adapter, rank, scale, dropout.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/spec/model_config.h"
+#include "train/spec/tensor_table.h"
+
+namespace slab::train {
+
+inline constexpr char kAllLinear[] = "all-linear";  // as the only target: every linear layer of a block
+
+struct LoraSettings {
+    int r = 16;
+    float alpha = 32;
+    float dropout = 0;
+    bool rslora = false;  // scale alpha / sqrt(r) instead of alpha / r
+    std::vector<std::string>
+        target_modules;  // names or dotted suffixes; the single entry "all-linear" is every linear layer
+    std::vector<int> layers_to_transform;  // empty: every layer
+
+    float scale() const;
+};
+
+// "q_proj" of "model.layers.3.self_attn.q_proj".
+std::string last_name(const std::string& path);
+
+// The modules of this layer that carry an adapter, in the order of linear_modules().
+std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraSettings& lora, int layer);
+
+inline constexpr int kMaxLoraRank = 4096;
+// 1e-6 to 1e6, for the flag and the file alike. The ends are floats, as alpha is.
+inline bool lora_alpha_makes_sense(float alpha) {
+    return alpha >= 1e-6f && alpha <= 1e6f;
+}
+
+inline bool lora_dropout_makes_sense(float dropout) {
+    return dropout >= 0 && dropout < 1;
+}
+
+// Throws std::runtime_error when a target names nothing in this model, a rank exceeds what makes sense, and the like.
+void check_lora_settings(const ModelConfig& config, const LoraSettings& lora);
+
+// "base_model.model." + path + ".lora_A.weight"
+std::string peft_key(const std::string& module_path, char which /* 'A' or 'B' */);
+
+}  // namespace slab::train

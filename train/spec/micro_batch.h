@@ -1,0 +1,27 @@
+// What one forward and backward pass runs over.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cross_entropy.h"
+
+namespace slab::train {
+
+// Rows of the data set, on the host. B and T may be smaller than the layout's.
+struct MicroBatch {
+    int B = 0, T = 0;
+    std::vector<int32_t> tokens;   // [B, T]
+    std::vector<int32_t> targets;  // [B, T] the token to predict at each place, kIgnoreTarget where there is none
+    // [B, T] index of the first token of its document; empty: every row is one document
+    std::vector<int32_t> doc_start;
+    uint64_t first_sample = 0;  // global index of row 0, counted on across epochs; row b is first_sample + b
+
+    size_t target_count() const {
+        return targets.size() - static_cast<size_t>(std::count(targets.begin(), targets.end(), kIgnoreTarget));
+    }
+};
+
+}  // namespace slab::train
