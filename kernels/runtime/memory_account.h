@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/runtime/device_error.h"
+
 namespace slab {
 
 enum class MemoryCategory { weights_resident, ring, adapters, optimizer, activations, logits, workspace };
@@ -20,8 +22,8 @@ const char* name_of(MemoryCategory category);  // "weights resident", "ring", ..
 std::string memory_text(size_t bytes);  // as screens show sizes: "10.80 GiB", "3.2 MiB", "0.5 KiB"
 
 // The budget does not hold what was asked for; nothing was allocated.
-struct OutOfBudget : std::runtime_error {
-    using std::runtime_error::runtime_error;
+struct OutOfBudget : DeviceError {
+    using DeviceError::DeviceError;
 };
 
 class MemoryAccount {

@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/runtime/device_error.h"
 #include "kernels/runtime/memory_account.h"
 #include "kernels/runtime/thread_pool.h"
 
@@ -164,8 +165,8 @@ class DeviceBuffer {
 };
 
 // The system refused to page-lock more host memory; nothing was allocated.
-struct PinnedLimit : std::runtime_error {
-    using std::runtime_error::runtime_error;
+struct PinnedLimit : DeviceError {
+    using DeviceError::DeviceError;
 };
 
 // Page-locked host memory (plain memory on the CPU backend), 256-byte aligned, exactly `bytes` long. Throws
