@@ -9,6 +9,7 @@
 #include "train/files/model_config_reader.h"
 #include "train/files/model_config_writer.h"
 #include "train/spec/model_config.h"
+#include "train/spec/tensor_table.h"
 
 using namespace slab::train;
 using nlohmann::json;
