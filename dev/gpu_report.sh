@@ -1,10 +1,13 @@
 #!/bin/bash
-# What only a GPU can show, gathered into dev/gpu_report.md: dev/gpu_report.sh [suites] [bench] [sanitizer], or all.
+# What only a GPU can show, gathered into dev/gpu_report.md.
 #
-# Each part fits 8 minutes on one H200 with 16 cores and writes its own section, as it goes, to build/gpu_report/
-# (GPU_REPORT_DIR); the report is put together from the sections that lie there, and says which is missing or was made
-# from other sources. `assemble` does only that. Every command has a time-out; what no longer fits into the part's time
-# (GPU_REPORT_SECONDS, 480) is left out and said to be. Exit status 1 when a check failed or was left out.
+#     dev/gpu_report.sh [suites] [bench] [cards] [pictures] [sanitizer]     or all, the default
+#     dev/gpu_report.sh assemble                                            the report alone, from the sections there
+#
+# Each part fits 8 minutes on one H200 with 16 cores. As it goes it writes its own section to build/gpu_report/
+# (GPU_REPORT_DIR). The report is put together from the sections there, a summary first. It says which part is missing or
+# was made from other sources. Every command has a time-out. What no longer fits into the part's time
+# (GPU_REPORT_SECONDS, 480) is left out, and the report says so. Exit status 1 when a check failed or was left out.
 set -u
 cd "$(dirname "$(readlink -f "$0")")/.." || exit 1
 dir=${GPU_REPORT_DIR:-build/gpu_report}
@@ -23,7 +26,10 @@ bf16=build-cuda-bf16 fp32=build-cuda-fp32
 . dev/gpu_report.d/common.sh
 . dev/gpu_report.d/suites.sh
 . dev/gpu_report.d/bench.sh
+. dev/gpu_report.d/cards.sh
+. dev/gpu_report.d/pictures.sh
 . dev/gpu_report.d/sanitizer.sh
+. dev/gpu_report.d/assemble.sh
 
 hardware() {
     nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap,pcie.link.gen.max,pcie.link.width.max \
@@ -53,37 +59,13 @@ run_part() {
     say "Took $((SECONDS - part_start)) s."
 }
 
-assemble() {
-    local name found
-    {
-        echo "# What the GPU shows"
-        echo
-        echo "Made by \`make gpu-report\` from sources \`$hash\` (\`make source-hash\`)."
-        for name in suites bench sanitizer; do
-            echo
-            if [ ! -s "$dir/$name.md" ]; then
-                echo "**The part \`$name\` is missing: it was not run.**"
-                continue
-            fi
-            found=$(sed -n '1s/<!-- sources \(.*\) -->/\1/p' "$dir/$name.md")
-            if [ "$found" != "$hash" ]; then
-                echo "**The part \`$name\` was made from other sources (\`$found\`).**"
-                echo
-            fi
-            tail -n +2 "$dir/$name.md"
-        done
-    } > dev/gpu_report.md
-    echo "wrote dev/gpu_report.md"
-}
-
 parts=${*:-all}
-[ "$parts" = all ] && parts="suites bench sanitizer"
+[ "$parts" = all ] && parts=$report_parts
 for name in $parts; do
-    case $name in
-        suites | bench | sanitizer) needs_gpu=1 ;;
-        assemble) ;;
+    case " $report_parts assemble " in
+        *" $name "*) [ "$name" = assemble ] || needs_gpu=1 ;;
         *)
-            echo "gpu_report.sh: no part \"$name\"; wanted suites, bench, sanitizer, assemble or all" >&2
+            echo "gpu_report.sh: no part \"$name\"; wanted ${report_parts// /, }, assemble or all" >&2
             exit 1
             ;;
     esac
@@ -96,6 +78,8 @@ for name in $parts; do
     case $name in
         suites) run_part suites "Suites" ;;
         bench) run_part bench "Benchmarks" ;;
+        cards) run_part cards "Models within the memory of common cards" ;;
+        pictures) run_part pictures "Pictures" ;;
         sanitizer) run_part sanitizer "compute-sanitizer" ;;
     esac
 done

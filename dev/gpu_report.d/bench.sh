@@ -153,7 +153,7 @@ bench_loading() {
         base=$memory_base
     fi
     write_tokens
-    run make-base 120 python3 dev/gpu_report.d/make_base.py "$base" 32
+    run make-base 120 python3 dev/gpu_report.d/make_base.py "$base" --layers 32
     if [ "$status" = 0 ]; then
         run loading 120 "$bf16/train_gpt" --base-model "$base" --train-data "$work/data/train.bin" --max-steps 4 \
             --sequence-len 2048 --layer-offloading --num-slots 2 --output-dir "$work/loading" \

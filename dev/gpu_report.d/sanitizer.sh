@@ -74,11 +74,22 @@ report_sanitizer() {  # TOOL PROGRAM
         good=yes summary+=", all of them within kernels of the matrix library (nvjet)"
     fi
     check "$1, $2" "${summary:-no summary}, exit status $(status_of "$name")" [ "$good" = yes ]
-    if [ "$good" = no ]; then
-        grep -E '^=========' "$work/$name.out" | head -n 14 | cut -c 1-200 > "$work/excerpt"
-        [ -s "$work/excerpt" ] || tail -n 10 "$work/$name.out" > "$work/excerpt"
-        code "$work/excerpt"
+    [ "$good" = yes ] || explain_failure "$name"
+}
+# What the tool reports, and what the program itself says: with no error of the tool's, the program is what failed.
+explain_failure() {  # NAME
+    if grep -Eq '(ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)' "$work/$1.out"; then
+        say "  The tool reports no error; the program itself ended with status $(status_of "$1"):"
+        {
+            grep -E '(ERROR|FATAL|FAIL|error:|passed, |threw|what\(\))' "$work/$1.out"
+            grep -E '^=========.*(Target application|Internal|out of memory)' "$work/$1.out"
+        } | head -n 20 | cut -c 1-300 > "$work/excerpt"
+        [ -s "$work/excerpt" ] || grep -v '^$' "$work/$1.out" | tail -n 15 | cut -c 1-300 > "$work/excerpt"
+    else
+        grep -E '^=========' "$work/$1.out" | head -n 24 | cut -c 1-200 > "$work/excerpt"
+        [ -s "$work/excerpt" ] || tail -n 10 "$work/$1.out" > "$work/excerpt"
     fi
+    code "$work/excerpt"
 }
 
 part_sanitizer() {

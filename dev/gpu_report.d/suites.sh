@@ -130,6 +130,21 @@ report_training() {
     for precision in bf16 fp32; do [ "$(status_of "train-$precision")" = 0 ] || excerpt "train-$precision"; done
 }
 
+# A build passes when it ends; its warnings are a check of their own and stand in the report with their text.
+report_build() {  # PRECISION
+    local name=build-$1 count
+    check "the $1 build" "exit status $(status_of "$name")" [ "$(status_of "$name")" = 0 ]
+    [ "$(status_of "$name")" = 0 ] || excerpt "$name" 30
+    warnings_in "$work/$name.out" > "$work/warnings"
+    count=$(grep -Ec '(:[0-9]+:[0-9]+: |\([0-9]+\): )warning' "$work/warnings")
+    check "the $1 build without a compiler warning" "$count of them" [ "$count" = 0 ]
+    [ "$count" = 0 ] || code "$work/warnings"
+}
+# Each warning once, with what the compiler says before and after it.
+warnings_in() {
+    grep -E -B2 -A6 '(:[0-9]+:[0-9]+: |\([0-9]+\): )warning' "$1" | cut -c 1-400 | awk '!/warning/ || !seen[$0]++' | head -n 80
+}
+
 part_suites() {
     say "Builds: \`make BACKEND=cuda PRECISION=bf16 BUILD=$bf16\`, likewise fp32. Tests:" \
         "\`REQUIRE_GPU=1 $bf16/tests\`; the generic path: \`SLABSTREAM_GENERIC_KERNELS=1\`. Parity:" \
@@ -139,13 +154,7 @@ part_suites() {
     build fp32 "$fp32" all "$fp32/tests" &
     wait
     local precision
-    for precision in bf16 fp32; do
-        local text=
-        grep -Eq '(:[0-9]+:[0-9]+: |\([0-9]+\): )warning' "$work/build-$precision.out" && text=", with warnings"
-        check "the $precision build" "exit status $(status_of "build-$precision")$text" \
-            [ "$(status_of "build-$precision")" = 0 -a -z "$text" ]
-        [ "$(status_of "build-$precision")" = 0 ] || excerpt "build-$precision" 30
-    done
+    for precision in bf16 fp32; do report_build $precision; done
     # One GPU serves them all; nothing here looks at the time.
     run_tests bf16 "$bf16" &
     run_tests fp32 "$fp32" &
