@@ -1,11 +1,13 @@
 // The attention kernels alone: checked against a naive double-precision GPU reference, then timed with CUDA events.
 //
-// Needs no other object of the project:
+// Needs no other object of the project.
+//
 //     nvcc -std=c++20 -O3 -I. -gencode arch=compute_90a,code=sm_90a -DSLABSTREAM_BF16 -o build/attention_bench
 //          dev/attention_bench.cu
 //     [SLABSTREAM_GENERIC_KERNELS=1] build/attention_bench [check|time|all]
-// `check` poisons outputs with NaN, looks at the bytes behind every buffer and compares two runs bit by bit. `time`
-// prints medians per layer and what 16 layers take, forward and backward, and the contenders that lost.
+//
+// `check` poisons outputs with NaN, looks at the bytes after every buffer and compares two runs bit by bit. `time`
+// prints medians per layer and the time of 16 layers, forward and backward, and the same of the contenders that lost.
 // FLOP are those of the 2 + 5 causal products that the operation needs, whatever a kernel spends.
 #include <cuda_runtime.h>
 
@@ -233,8 +235,8 @@ struct Error {
     }
 };
 
-// Compares the device's results with the naive reference; heads beyond the first two key/value heads of a batch row
-// are left out of it in large problems.
+// Compares the device's results with the naive reference. Large problems compare only the heads of the first two
+// key/value heads of a batch row.
 bool check(const Shape& shape) {
     Problem problem(shape, 11 + shape.T_len), again(shape, 11 + shape.T_len);
     problem.run();

@@ -1,12 +1,11 @@
 // Times one training step of a model given by its shape (random weights, no files), resident and streamed, in one run.
 //
-// Measures the matrix rate at the model's shapes, the link both ways, the resident step and where its time goes, and
-// the streamed step interleaved with it; prints the floor (offload/stream_schedule.h) beside the measured times.
-// Resident and streamed steps alternate, also where the floor's parts are measured: what the machine does meanwhile
-// falls on both, and a GPU whose clocks follow its load has the same in both. Resident steps one after the other are
-// timed as well, as a trainer would run them. Every pair of steps is compared, and in the end the adapters: streamed
-// and resident agree in all bits or the run fails. `make bench` runs it with the defaults: a 30M-parameter model on the
-// CPU, a 16-layer 4096-wide one on CUDA.
+// Measured are the matrix rate at the model's shapes, the link both ways, the resident step with its operations, and
+// the streamed step. The floor (offload/stream_schedule.h) is printed beside the measured times.
+// Resident and streamed steps alternate, also for the floor's parts: disturbances and clocks are then equal for both.
+// Resident steps one after the other are timed as well, as a trainer would run them.
+// Every pair of steps is compared, and the adapters at the end. Streamed and resident agree in all bits or the run
+// fails. The defaults (`make bench`) are a 30M-parameter model on the CPU and a 16-layer 4096-wide one on CUDA.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -75,7 +74,7 @@ struct Product {
     size_t rows, N, K, times;
 };
 
-// rows: of a micro-batch; head_rows: of one chunk of the head's, whose last chunk is counted in full.
+// rows: of a micro-batch; head_rows: of one chunk of the head's. The last chunk is counted in full.
 std::vector<Product> products_of(const ModelConfig& c, size_t rows, size_t head_rows) {
     const size_t C = c.C, I = c.I, L = c.L;
     return {{"qkv", rows, qkv_cols(c), C, L},
@@ -85,8 +84,8 @@ std::vector<Product> products_of(const ModelConfig& c, size_t rows, size_t head_
             {"head", head_rows, static_cast<size_t>(c.V), C, (rows + head_rows - 1) / head_rows}};
 }
 
-// Operations of one step: every frozen product forward and for the input's gradient, adapters, causal attention. No
-// recomputation.
+// Floating-point operations of one step: every frozen product forward and for the input's gradient, adapters, causal
+// attention. Recomputation does not count.
 double step_flops(const ModelConfig& c, size_t B, size_t T, size_t r) {
     const double rows = static_cast<double>(B) * T;
     double flops = 0;
@@ -198,7 +197,7 @@ std::vector<MicroBatch> random_batch(const ModelConfig& c, const BenchOptions& o
     return {batch};
 }
 
-// One model with its device (an account of its own) and steps.
+// One model with its own device and memory account.
 struct Bench {
     std::unique_ptr<Device> device;
     ModelLayout layout;
@@ -241,7 +240,7 @@ struct Bench {
         model = std::make_unique<Model>(*device, layout, *weights, options);
         std::printf("%s model ready in %.2f s\n", streamed ? "streamed" : "resident",
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-        // B starts at zero; a little noise makes the adapters' products those of a run under way.
+        // B starts at zero. A little noise gives the products the numbers of a run under way.
         std::vector<float> adapters = model->trained().read_weights(model->compute());
         for (size_t i = 0; i < adapters.size(); ++i)
             if (adapters[i] == 0)
@@ -256,7 +255,7 @@ struct Bench {
             {.adamw = {.learning_rate = 1e-5f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .weight_decay = 0},
              .max_grad_norm = 1});
     }
-    // Alone: its time begins when it is enqueued.
+    // A step by itself: its time begins when it is enqueued.
     StepResult step(const std::vector<MicroBatch>& batch) {
         loop->restart_clock();
         enqueue(batch);
@@ -269,7 +268,7 @@ struct Bench {
 struct Pair {
     Bench resident, streamed;
 
-    // One step of each, compared bit by bit. Keeps their times when that is asked for.
+    // One step of each, compared bit by bit. keep: their times are kept.
     void step(const std::vector<MicroBatch>& batch, bool keep) {
         const StepResult a = resident.step(batch), b = streamed.step(batch);
         if (a.loss != b.loss || a.grad_norm != b.grad_norm)
@@ -288,8 +287,8 @@ struct Pair {
     }
 };
 
-// Times of the resident step's parts: medians over a few traced steps, since one slow visit would lift the floor. The
-// first and last streamed layers bound what a copy can hide behind.
+// Times of the resident step's parts: medians over a few traced steps, since one slow visit would lift the floor.
+// Copies at the turns overlap only with the first and the last streamed layer.
 offload::PassTimes resident_parts(Pair& pair, const std::vector<MicroBatch>& batch, double step_ms) {
     constexpr int kTracedSteps = 5;
     Bench& bench = pair.resident;
@@ -322,7 +321,7 @@ offload::PassTimes resident_parts(Pair& pair, const std::vector<MicroBatch>& bat
     return t;
 }
 
-// Resident steps as a trainer enqueues them, each before the one before it is done.
+// Resident steps as a trainer enqueues them, each before its predecessor is done.
 double consecutive_ms(Bench& bench, const std::vector<MicroBatch>& batch, int steps) {
     std::vector<double> times;
     bench.loop->restart_clock();

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Includes point downwards: a room (a folder of the Makefile's ROOMS) includes itself and the rooms before it in that list,
-# so folders form no circle. Every header compiles alone. tests/ and dev/ may include everything.
+# Includes point downwards: a room includes itself and the rooms before it in the Makefile's ROOMS. So folders form no
+# circle. Every header compiles alone. tests/ and dev/ may include everything.
 # Arguments: the compiler with its flags, then `--`, then the rooms from the ground up.
 set -u
 cd "$(dirname "$0")/.." || exit 1

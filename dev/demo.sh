@@ -1,10 +1,10 @@
 #!/bin/bash
-# The demo: a small byte-level model is trained from scratch on the King James Bible until its samples read like words, then
-# fine-tuned with LoRA on licence texts while its layers are streamed. Everything printed is measured in this run.
+# The demo: a small byte-level model is trained from scratch on the King James Bible until its samples read like words.
+# LoRA then fine-tunes it on licence texts with its layers streamed. Every number printed is measured in this run.
 #
-#     dev/demo.sh [--short]              about four minutes on two idle cores; --short under one, too little for words
-#     TEXT=file FINETUNE_TEXT=file       other texts, plain and in UTF-8
-#     BUILD=build                        where the programs are; results go to $BUILD/demo, which each run makes anew
+# It takes about four minutes on two idle cores. With --short it takes under one minute, too little for words.
+# TEXT=file, FINETUNE_TEXT=file: other texts, plain and in UTF-8.
+# BUILD=build: where the programs are. Each run makes $BUILD/demo anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . dev/demo_common.sh

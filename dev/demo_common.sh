@@ -1,4 +1,4 @@
-# What the demos share, for sourcing: $build is where the programs are. From here on headings count the seconds.
+# What the demos share; sourced, not run. $build is where the programs are. Headings count the seconds from here on.
 # shellcheck shell=bash
 build=${BUILD:-build}
 began=$SECONDS

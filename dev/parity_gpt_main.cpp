@@ -1,9 +1,9 @@
-// Runs one parity case: what transformers + PEFT computed against what this trainer computes, quantity by quantity.
+// Runs one parity case: compares this trainer's results with those of transformers + PEFT, quantity by quantity.
 //
 // A case is a directory with base/ or base.gguf, adapter/ (absent when everything is trained), expected.json and
-// expected.safetensors (form: dev/reference/README.md). Prints `PASS|FAIL name error tolerance` a line, the bits of the
-// results, and `N passed, N failed`; exit code 1 on any failure. Only flags that do not change the arithmetic are
-// taken.
+// expected.safetensors. dev/reference/README.md has their form. A line is `PASS|FAIL name error tolerance`; then come a
+// digest of the results' bits and `N passed, N failed`. Exit code 1 on any failure. Flags that would change the
+// arithmetic are refused.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -140,10 +140,10 @@ double tensor_error(const float* got, const float* want, size_t n, bool by_norm)
     return by_norm ? std::sqrt(difference / scale) : difference / scale;
 }
 
-// max |got - want| / max |want - initial|. AdamW's first step is the gradient's sign times the learning rate, so where
-// the first gradient is rounding noise (below 1e-5 of the tensor's largest: float32 sums of this length are no better)
-// the reference itself changes from machine to machine by more than any tolerance; such elements are left out, as the
-// reference's own --check does, and counted. A gradient of exactly zero (an unused embedding) is no noise and stays in.
+// max |got - want| / max |want - initial|. Elements whose first gradient is rounding noise are left out and counted, as
+// the reference's own --check does. Noise is below 1e-5 of the tensor's largest gradient: float32 sums of this length
+// are no better. AdamW's first step is the gradient's sign times the learning rate. There the reference itself changes
+// from machine to machine by more than any tolerance. A gradient of exactly zero (an unused embedding) stays in.
 double updated_error(const float* got, const float* want, const float* initial, const float* first_grad, size_t n,
                      size_t& left_out) {
     double difference = 0, scale = 0;
@@ -185,12 +185,12 @@ void compare_updated(Report& report, const SafetensorsFile& file, const std::str
                      tolerance);
         at += t.elems();
     }
-    // What is left out must stay the exception, or the comparison proves nothing.
+    // Elements left out must stay the exception, or the comparison proves nothing.
     report.check("left_out_share", static_cast<double>(left_out) / static_cast<double>(at), 0.01);
     report.digest(got.data(), got.size() * sizeof(float));
 }
 
-// Slabs that the steps after the first load: the ring is as run() left it, after one evaluation and one step.
+// Slabs that the steps after the first one load. The ring is as run() left it, after one evaluation and one step.
 size_t scheduled_loads(const ModelLayout& layout, int steps, int accum) {
     std::vector<bool> streamed(static_cast<size_t>(layout.config.L), false);
     for (const int layer : layout.streamed) streamed[static_cast<size_t>(layer)] = true;
@@ -208,8 +208,8 @@ size_t scheduled_loads(const ModelLayout& layout, int steps, int accum) {
     return loads;
 }
 
-// stats: of the steps after the first. Where every layer is visited twice a training pass moves 2(N - R) slabs, which
-// needs no schedule to be known; elsewhere the schedule is asked, run here on its own.
+// stats: of the steps after the first. A pass that visits every layer twice moves 2(N - R) slabs, whatever the
+// schedule. Other passes are compared with the schedule, simulated here.
 void check_traffic(Report& report, const ModelLayout& layout, const offload::OffloadStats& stats, const Expected& e) {
     const size_t N = layout.streamed.size(), R = static_cast<size_t>(layout.slots);
     if (N == 0) return;
@@ -220,8 +220,8 @@ void check_traffic(Report& report, const ModelLayout& layout, const offload::Off
     report.check("slabs_moved", std::abs(static_cast<double>(stats.slabs_in) - static_cast<double>(wanted)), 0);
 }
 
-// Of a tensor's gradient. bf16 rounds in every layer. In the one case here with more than four of them
-// (llama_8layers), gradients of q and k go beyond 5e-2, as they do in PyTorch's own bf16 run of it.
+// Of a tensor's gradient. bf16 rounds in every layer. In the one case with more than four layers (llama_8layers)
+// gradients of q and k exceed 5e-2. They do so in PyTorch's own bf16 run, too.
 double gradient_tolerance(int L) {
     return kRealIsFloat32 ? 1e-4 : 5e-2 * std::sqrt(std::max(1.0, L / 4.0));
 }

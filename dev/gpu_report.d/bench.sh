@@ -1,14 +1,13 @@
 # The part `bench` of gpu_report.sh: bench_step at the users' shape, loading, the trace, PyTorch + PEFT. Sourced.
 #
-# Every figure stands beside its floor or its limit. bench_step itself stops when a streamed step's loss or gradient
-# norm, or the adapters after the last of them, differ from the resident ones in a single bit, so each line of the table
-# is also such a comparison.
+# Every figure stands beside its floor or its limit. Each line of the table is also a comparison: bench_step fails when
+# losses, gradient norms or final adapters differ between streamed and resident in a single bit.
 
 bench() {  # NAME, then flags
     run "bench-$1" 120 "$bf16/bench_step" "${@:2}"
 }
 
-# figure NAME EXPRESSION: what sed's first group finds in a benchmark's output, without thousands separators
+# figure NAME EXPRESSION: sed's first group in a benchmark's output, without thousands separators
 figure() { sed -nE "s/$2/\1/p" "$work/bench-$1.out" | head -n 1 | tr -d ,; }
 
 table_head() {
@@ -33,7 +32,7 @@ table_row() {
         "$(figure "$1" 'resident step .*  ([0-9.]+%) of the .*') | $(figure "$1" '.*waiting ([0-9.]+%).*') |" \
         "$peak_bytes | $plan_bytes |"
 }
-worked() {  # NAME: it ran to its end; otherwise says why not
+worked() {  # NAME: it ran to its end
     skipped "bench-$1" && return 1
     [ "$(status_of "bench-$1")" = 0 ]
 }
@@ -47,8 +46,7 @@ report_failure() {  # NAME
     fi
 }
 
-# Where the resident step goes, operation by operation, of one step with every operation timed. What is left of that
-# step is gaps between launches.
+# The time of each operation in one resident step. The rest of the step is gaps between launches.
 breakdown() {  # NAME TITLE
     worked "$1" || return
     say ""
@@ -144,8 +142,8 @@ limit() { awk "BEGIN { printf \"%.2f\", $1 }"; }
 
 used_mib() { nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1; }
 
-# 32 layers from files just written, hence warm, to page-locked memory; then four steps, two of them traced. Again with
-# B 4, for what the driver says of the card's memory meanwhile.
+# 32 layers from warm files to page-locked memory; then four steps, two of them traced. A second run with B 4 compares the
+# driver's count of the card's memory with the plan.
 bench_loading() {
     local base=$work/base
     # Files in memory where there is room: no write-back disturbs the measurement.
@@ -189,7 +187,7 @@ report_loading() {
     local seconds
     seconds=$(sed -nE 's/^loaded in ([0-9.]+) s.*/\1/p' "$work/loading.out")
     check "13 GB read, checked and page-locked in at most 4 s" "${seconds:-?} s" holds "${seconds:-99} <= 4"
-    # The driver's own account of the whole card, less what was taken before.
+    # The driver's count for the whole card, less the memory in use before.
     local planned_bytes used_bytes
     planned_bytes=$(sed -nE 's/.*"planned_device_bytes":([0-9]+).*/\1/p' "$work/memory/log.jsonl" | head -n 1)
     used_bytes=$(sort -n "$work/used" | tail -n 1 |

@@ -29,9 +29,9 @@ holds() { awk "BEGIN { exit !($1) }"; }
 
 left_s() { echo $((limit_s - (SECONDS - part_start))); }
 
-# run NAME SECONDS COMMAND...: output to $work/NAME.out and the log, exit status to $work/NAME.status; 124 or 137: it
-# ran past its time. Leaves status; `skip` when less than a quarter of the time is left to the part. Can run in the
-# background: look into the files then.
+# run NAME SECONDS COMMAND...: output to $work/NAME.out and the log, exit status to $work/NAME.status and $status.
+# 124 or 137: the command ran past its time. `skip`: less than a quarter of its time was left to the part.
+# In the background only the files tell the status.
 run() {
     local name=$1 seconds=$2 left
     shift 2
@@ -53,7 +53,7 @@ run() {
 status_of() { cat "$work/$1.status" 2> /dev/null || echo skip; }
 skipped() { [ "$(status_of "$1")" = skip ]; }
 
-# The last lines of a command's output where it went wrong.
+# The last lines of a failed command's output.
 excerpt() { grep -v '^$' "$work/$1.out" | tail -n "${2:-15}" | cut -c 1-300 > "$work/excerpt" && code "$work/excerpt"; }
 
 # build PRECISION DIRECTORY TARGETS...; compiles what it can although something fails
@@ -70,7 +70,7 @@ write_config() {
  "tie_word_embeddings": true, "dtype": "float32"}
 END
 }
-# Text that is at hand anywhere: this project's own sources, as tokens in $work/data.
+# This project's own sources, as tokens in $work/data.
 write_tokens() {
     run tokenize 60 "$bf16/tokenize" --output-dir "$work/data" $(find kernels offload train data -name '*.cpp' | sort) LICENSE
 }

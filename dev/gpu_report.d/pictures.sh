@@ -1,12 +1,12 @@
 # The part `pictures` of gpu_report.sh: the runs that docs/loss.png and docs/timeline.png show. Sourced, not run.
 #
-# A base of a known model's shape, with bytes for tokens, is trained from scratch on the King James Bible: nothing is
-# downloaded, so no published weights are there. Then LoRA fine-tunes it on this project's sources, streamed and
-# resident. Logs and the trace stay in build/gpu_report/pictures/, from which dev/plot_run.py draws.
+# A base of a known model's shape, with bytes for tokens, is trained from scratch on the King James Bible. Published
+# weights would have to be downloaded. LoRA then fine-tunes the base on this project's sources, streamed and resident.
+# Logs and the trace stay in build/gpu_report/pictures/; dev/plot_run.py draws from them.
 #
-#     TEXT=file                    the Bible, where Debian's bible-kjv is not installed
-#     PICTURES_MODEL=gpt2-xl       or llama-3.2-1b (the timeline has fewer boxes), or tiny (a test)
-#     PICTURES_SECONDS=175         for all of it, the build apart
+# TEXT=file: the Bible, where Debian's bible-kjv is not installed.
+# PICTURES_MODEL=gpt2-xl, llama-3.2-1b (fewer boxes in the timeline) or tiny (a test).
+# PICTURES_SECONDS=175: the time for all of it, the build apart.
 
 pictures_model=${PICTURES_MODEL:-gpt2-xl}
 pictures_out=$dir/pictures

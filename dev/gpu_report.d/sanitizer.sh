@@ -1,17 +1,19 @@
 # The part `sanitizer` of gpu_report.sh: compute-sanitizer over short training runs with streaming and over the kernels'
 # own tests. Sourced, not run.
 #
-# Runs: a fresh model whose head size takes Hopper's own attention, which also samples, the same on the kernels that
-# every card has, a GPT-2 case (LayerNorm, GELU, biases) and Qwen3 trained in full. Tests: every kernel at odd sizes, and
-# attention of every head size. initcheck runs the first in float32, where it has no other kernels, and no tests: on
-# Hopper the matrix library's larger bf16 products write through the copy engine, which initcheck does not see, and every
-# reader of theirs would be reported. racecheck takes a minute or more a step, so it gets one step and no sample; told to
-# look at our own kernels alone (--kernel-name) it breaks off, so what it says of the matrix library's is told apart.
+# The program llama is a fresh model whose head size takes Hopper's own attention; it samples, too. The program
+# llama-generic is the same on the kernels that every card has. The program gpt2 is a GPT-2 case (LayerNorm, GELU,
+# biases), qwen3 is Qwen3 trained in full. The tests "kernels" are every kernel at odd sizes, "attention" every head size.
+#
+# initcheck runs llama in float32, and no tests. On Hopper the matrix library's larger bf16 products write through the
+# copy engine. This is invisible to initcheck, which would report every reader of those products.
+# racecheck takes a minute or more a step, so it gets one step and no sample. Restricted to our own kernels
+# (--kernel-name) it breaks off. So its reports on the matrix library's kernels are told apart here.
 
 kernel_tests='*test_kernels_gpu.cpp,*test_matmul_gpu.cpp,*test_loss_optimizer_gpu.cpp,*test_attention_cached_gpu.cpp'
 
-# GPU_REPORT_PROGRAMS="attention" runs these alone, and puts what they give in the place of their lines in a section
-# that is there of the same sources, as after a mended test.
+# GPU_REPORT_PROGRAMS="attention" runs these programs alone. Their lines replace those of an earlier section of the same
+# sources, as after a mended test.
 programs_of() {  # TOOL
     local program all="llama llama-generic gpt2 qwen3 kernels attention"
     [ "$1" = initcheck ] && all="llama gpt2"
@@ -20,7 +22,7 @@ programs_of() {  # TOOL
     done
 }
 
-# The section of all programs with this one's verdicts in the place of its own.
+# Replaces verdicts of the whole section by those of the new one.
 replace_verdicts() {  # WHOLE_SECTION NEW_SECTION
     awk -v again="run again $(date -u '+%Y-%m-%d %H:%M') UTC" '
         { key = $0; sub(/^- [^:]*: /, "", key); sub(/ \(.*/, "", key) }
@@ -55,7 +57,7 @@ sanitize() {  # TOOL PROGRAM
     run "$1-$2" 400 "$sanitizer" "${options[@]}" "${command[@]}"
 }
 
-# Lines of a report whose access is in a kernel of the matrix library, and in one of ours.
+# The number of a report's accesses in kernels of the matrix library, or in our own.
 races() {  # NAME library|own
     grep -E '^=+ +(Error: Race reported between|and) .*(Read|Write) access' "$work/$1.out" |
         grep -c"$([ "$2" = library ] || echo v)" ' at nvjet_'
@@ -121,7 +123,7 @@ part_sanitizer() {
     write_tokens
     write_config "$work/tiny" 128 352 3 2
     local tool program
-    # Without the tool first: a failure then is not the tool's.
+    # Without the tool first: a failure here is not the tool's.
     sanitizer_program llama plain
     run plain 60 "${command[@]}"
     check "the run by itself" "exit status $status" [ "$status" = 0 ]

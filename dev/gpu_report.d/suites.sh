@@ -15,8 +15,8 @@ report_tests() {  # NAME TITLE
     [ "$(status_of "tests-$1")" = 0 ] || excerpt "tests-$1" 60
 }
 
-# The tests must fail when a wait is missing. Only the manager is compiled anew, into a copy of the build: -o keeps make
-# from rebuilding all for the changed flags, -W makes it see the one source as new.
+# The tests must fail when a wait is missing. Only the manager is compiled anew, into a copy of the build. -o keeps make
+# from rebuilding everything for the changed flags; -W makes one source new.
 mutate() {  # READY or FREE
     local copy=build-cuda-without-${1,,}
     rm -rf "$copy"
@@ -36,7 +36,7 @@ report_mutation() {  # READY or FREE
         verdict "$title" fail "the mutated build failed"
         excerpt "mutate-$1"
     else
-        # 1: test cases failed. A crash or a time-out would be another number, and no proof.
+        # 1: test cases failed. A crash or a time-out has another status, and proves nothing.
         check "$title" "exit status $(status_of "mutated-$1"), $(grep -c '^.*ERROR: ' "$work/mutated-$1.out") errors" \
             eval "[ '$(status_of "mutated-$1")' = 1 ] && grep -q 'ERROR: ' '$work/mutated-$1.out'"
         grep -E 'ERROR: |passed, ' "$work/mutated-$1.out" | cut -c 1-200 | sort | uniq -c | sort -rn | head -n 5 \

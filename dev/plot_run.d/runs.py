@@ -1,7 +1,7 @@
 """Loss, speed, waiting and memory of one or several runs, from log.jsonl.
 
-Every step is drawn, faintly, behind a mean that says over how many steps it goes; one far faster than the means leaves the
-top of its panel. Means of speed and waiting are weighted by the steps' times. Axes of amounts start at 0.
+Every step is drawn faintly below its running mean; the legend gives the mean's length. A step far faster than the means leaves
+the top of its panel. Means of speed and waiting are weighted by the steps' times. Axes of amounts start at 0.
 """
 
 import json
@@ -76,7 +76,7 @@ def read_run(given):
         try:
             line = json.loads(text_line)
         except (ValueError, RecursionError):
-            if i == len(lines) - 1:  # no newline behind it: the run was killed, or is writing
+            if i == len(lines) - 1:  # no newline after it: the run was killed, or is writing
                 note(f"{where}: the last line is cut short and left out")
                 continue
             raise Refusal(f"{where}: is no JSON; wanted a log of train_gpt, one object a line") from None

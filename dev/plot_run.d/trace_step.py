@@ -182,9 +182,9 @@ def draw_trace(arguments):
             reader = next((v for v in all_visits if v.layer == copy.layer and v.start_ms >= copy.end_ms - 0.01), None)
             if reader is not None and reader.step == step:  # an earlier step's slabs have left the ring
                 timeline.arrival(copy, reader)
-        for before, behind, up, next_up in zip(visits, visits[1:], forward, forward[1:]):
+        for before, following, up, next_up in zip(visits, visits[1:], forward, forward[1:]):
             if up and not next_up:
-                timeline.text(before.end_ms, behind.start_ms, Timeline.COMPUTE, "head", color=FAINT_INK)
+                timeline.text(before.end_ms, following.start_ms, Timeline.COMPUTE, "head", color=FAINT_INK)
         timeline.text(visits[-1].end_ms, last_ms, Timeline.COMPUTE, "optimizer", color=FAINT_INK)
     axes.set_xlabel("Milliseconds since the step's first layer began", labelpad=2)
     save(figure, arguments.output)

@@ -1,9 +1,14 @@
-"""The cases, as plain data: what each adds to those already there stands beside it.
+"""The cases, as plain data. A comment beside each says what it adds.
 
-A case has "model" (a config class's arguments, with the family under "family"), "batch", and optionally "lora"
-(absent: all or part of the model is trained in full, see "freeze_layers"), "optimizer", "weights" (how the base is
-stored), "config" (how config.json is spelled), "seed" (another draw, where rounding spoilt the first). make_cases.py's
-defaults fill the rest. Sizes stay tiny: the files are committed.
+    model      a config class's arguments, with the family under "family"
+    batch
+    lora       absent: all or part of the model is trained in full, see "freeze_layers"
+    optimizer
+    weights    how the base is stored
+    config     how config.json is spelled
+    seed       another draw, where rounding spoilt the first
+
+All but the first two are optional; make_cases.py has the defaults. Sizes stay tiny: the files are committed.
 """
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]

@@ -3,10 +3,9 @@
 
     check_adapter.py ADAPTER_DIR BASE_DIR [--logits FILE]
 
-Every key of the file must belong to the model and the other way round, every shape fit, every module's B times A be
-finite and not zero, and the logits differ from the bare base's. FILE compares the logits with ours: a safetensors file
-with input_ids [B, T] and logits [B, T, V]; a case's expected.safetensors will do for its own adapter. Exit 1 on a
-failure.
+Keys of file and model must be the same, and every shape must fit. Every module's B times A must be finite and not zero.
+The logits must differ from the bare base's. --logits compares them with ours: FILE is a safetensors file with input_ids
+[B, T] and logits [B, T, V]. A case's expected.safetensors will do for its own adapter. Exit 1 on a failure.
 """
 
 import argparse

@@ -8,9 +8,9 @@ CI tests.
                                                                transformers' own reading of the file, too
     check_chat.py --fixture tests/chat_cases.json              writes the fixture
 
-Compared are the text, whatever the messages hold; and ids and loss mask of those conversations in which no message holds
-the spelling of a special token (transformers makes the token of it, we leave it text) and no reply begins with white
-space (we tokenise a reply apart from its header, as when it is generated; transformers the whole text at once).
+The text is compared for every conversation, ids and loss mask for most. Left out there are messages with the spelling of
+a special token: transformers makes the token of it, we leave it text. Left out are replies that begin with white space,
+too: we tokenise a reply apart from its header, as when it is generated; transformers tokenises the whole text at once.
 One line a case, `PASS|FAIL name ...`; exits 1 on any failure. Needs `transformers`, for --gguf `gguf`.
 """
 import argparse

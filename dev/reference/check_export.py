@@ -4,7 +4,7 @@
     check_export.py [--build BUILD] [NAME...]
 
 A NAME is a folder of tests/gguf (a tiny model, also as GGUF) or of tests/fixtures (a parity case). For each, logits of
-fixed tokens are compared, with the bound that stands behind them:
+fixed tokens are compared, each with its reference:
 
     peft in    base + PEFT's adapter in logits_gpt                          PEFT's own logits
     merged     `export_gpt --merge`, loaded by transformers                 PEFT's own logits

@@ -5,8 +5,8 @@
     make_cases.py --out tests/fixtures [NAME...]  writes them, all when none is named
     make_cases.py --check CASE_DIR...             computes given cases anew and compares
 
-A case's random numbers depend on its name and seed alone. Each case is also run in float64; one whose float32 results
-are not far closer to that than the tolerance of parity_gpt would test rounding, not the trainer, and is refused.
+A case's random numbers depend on its name and seed alone. Each case is also run in float64. Its float32 results must be
+far closer to that than parity_gpt's tolerance, or the case is refused: it would test rounding, not the trainer.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def write_expected(case, case_dir, rng):
 
 
 def make(name, out):
-    """Builds the case beside its place and renames it, so that a case is never half there, nor one that is refused."""
+    """Builds the case beside its place and renames it: no case is ever half there, and a refused one leaves none."""
     case = CASES[name]
     case_dir = os.path.join(out, name)
     partial = case_dir + ".partial"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes data/tokenizer/nfc_tables.h: what normal form C needs to know of each character.
 
-The decompositions are Python's (unicodedata); which of them count, which compose again, and the combining classes are
-asked of the `tokenizers` package, since ids must be its ids: its tables are older than Python's, and text with newer
-characters keeps them as they are. Run it with that package installed and compare what git says has changed.
+The decompositions are Python's (unicodedata). The `tokenizers` package tells which of them count, which compose again, and
+the combining classes, since ids must be its ids. Its tables are older than Python's: newer characters stay as they are.
+Run it with that package installed and look at the difference that git shows.
 """
 import sys
 import unicodedata
