@@ -11,8 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "data/base/file_hash.h"
-#include "data/base/hash.h"
+#include "data/base/checksum.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;
@@ -272,7 +271,7 @@ uint64_t TokenFile::content_hash() const {
     for (size_t begin = 0; begin < size_; begin += tokens.size()) {
         const size_t count = std::min(tokens.size(), size_ - begin);
         read(begin, count, tokens.data(), bits.data());
-        for (size_t i = 0; i < count; ++i) hash = hash_with(hash, tokens[i] | uint64_t{bits[i]} << 32);
+        for (size_t i = 0; i < count; ++i) hash = checksum_step(hash, tokens[i] | uint64_t{bits[i]} << 32);
     }
     return hash ^ size_;
 }

@@ -56,7 +56,7 @@ Tokens read_tokens(const fs::path& path, int V) {
 }
 
 void run(const Arguments& a) {
-    require_new_file("out", a.out);
+    data::require_new_file("out", a.out);
     const ModelConfig config = read_base_config(a.base);
     const Tokens tokens = read_tokens(a.tokens, config.V);
     ModelSettings settings;

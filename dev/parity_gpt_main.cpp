@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "data/base/checksum.h"
 #include "data/base/command_line.h"
-#include "data/base/fnv1a.h"
 #include "data/base/json_file.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
@@ -120,7 +120,7 @@ class Report {
 
   private:
     int passed_ = 0, failed_ = 0;
-    Fnv1a digest_;
+    data::Fnv1a digest_;
 };
 
 double relative(double got, double want) {

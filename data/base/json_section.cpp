@@ -8,7 +8,7 @@
 #include "data/base/display.h"
 #include "data/base/json_file.h"
 
-namespace slab::train {
+namespace slab::data {
 namespace {
 
 using nlohmann::json;
@@ -38,8 +38,8 @@ double shortest(float value) {
 JsonSection::JsonSection(std::string where, std::string prefix, const json& object)
     : where_(std::move(where)), prefix_(std::move(prefix)), object_(object) {
     if (object_.is_object()) return;
-    const std::string name = prefix_.empty() ? "the file" : "key " + data::quote(prefix_.substr(0, prefix_.size() - 1));
-    throw std::runtime_error(where_ + ": " + name + " is " + data::shown(object_) + ", wanted an object {...}");
+    const std::string name = prefix_.empty() ? "the file" : "key " + quote(prefix_.substr(0, prefix_.size() - 1));
+    throw std::runtime_error(where_ + ": " + name + " is " + shown(object_) + ", wanted an object {...}");
 }
 
 const json* JsonSection::find(std::string_view key) {
@@ -62,7 +62,7 @@ float JsonSection::number(std::string_view key, double min, double max, std::opt
     const json* value = find(key);
     if (!value && fallback) return *fallback;
     if (!value || !value->is_number() || !(value->get<double>() >= min && value->get<double>() <= max)) {
-        refuse(key, "a number from " + data::shown(min) + " to " + data::shown(max));
+        refuse(key, "a number from " + shown(min) + " to " + shown(max));
     }
     return static_cast<float>(value->get<double>());
 }
@@ -83,14 +83,13 @@ std::string JsonSection::text(std::string_view key, std::string_view wanted, std
 
 void JsonSection::require(std::string_view key, const json& only) {
     const json* value = find(key);
-    if (value && *value != only) refuse(key, data::shown(only) + ", the only value that is implemented");
+    if (value && *value != only) refuse(key, shown(only) + ", the only value that is implemented");
 }
 
 void JsonSection::refuse(std::string_view key, const std::string& wanted) const {
     const auto at = object_.find(key);
-    const std::string given = at == object_.end() ? " is absent" : " is " + data::shown(*at);
-    throw std::runtime_error(where_ + ": key " + data::quote(prefix_ + std::string(key)) + given + ", wanted " +
-                             wanted);
+    const std::string given = at == object_.end() ? " is absent" : " is " + shown(*at);
+    throw std::runtime_error(where_ + ": key " + quote(prefix_ + std::string(key)) + given + ", wanted " + wanted);
 }
 
 void JsonSection::refuse_unread(const KeySet& harmless) const {
@@ -101,4 +100,4 @@ void JsonSection::refuse_unread(const KeySet& harmless) const {
     }
 }
 
-}  // namespace slab::train
+}  // namespace slab::data

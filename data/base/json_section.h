@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace slab::train {
+namespace slab::data {
 
 using KeySet = std::set<std::string, std::less<>>;
 
@@ -49,4 +49,4 @@ class JsonSection {
     KeySet read_;
 };
 
-}  // namespace slab::train
+}  // namespace slab::data

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace slab::train {
+namespace slab::data {
 
 namespace fs = std::filesystem;
 
@@ -51,4 +51,4 @@ void require_new_directory(const std::string& flag, const fs::path& path) {
                                  "; wanted a new directory: remove it, or give another");
 }
 
-}  // namespace slab::train
+}  // namespace slab::data

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-namespace slab::train {
+namespace slab::data {
 
 // Absolute, without links, "." and "..", as far as the path exists.
 std::filesystem::path place_of(const std::filesystem::path& path);
@@ -24,4 +24,4 @@ void require_new_file(const std::string& flag, const std::filesystem::path& path
 // The same for a directory that shall appear as a whole: nothing is there, or an empty directory.
 void require_new_directory(const std::string& flag, const std::filesystem::path& path);
 
-}  // namespace slab::train
+}  // namespace slab::data

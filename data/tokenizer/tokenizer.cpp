@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "data/base/hash.h"
+#include "data/base/checksum.h"
 #include "data/gguf/gguf.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/tokenizer_gguf.h"
@@ -20,7 +20,7 @@ std::vector<uint32_t> Tokenizer::encode_parallel(std::string_view text, SpecialT
 
 uint64_t Tokenizer::fingerprint(const std::vector<bool>& ids) const {
     uint64_t hash = 0xcbf29ce484222325u;
-    const auto add = [&](uint64_t word) { hash = hash_with(hash, word); };
+    const auto add = [&](uint64_t word) { hash = checksum_step(hash, word); };
     for (uint32_t id = 0; id < std::min(ids.size(), vocabulary_size()); ++id) {
         if (!ids[id]) continue;
         const std::string text = decode({{id}}, true);

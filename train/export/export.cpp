@@ -53,10 +53,10 @@ void reorder_rows(const float* src, size_t out, size_t r, int HD, float* dst) {
 
 // Both outputs, before either is begun: the adapter's files and the base's are never in the way of what is new.
 void check_outputs(const ExportOptions& o) {
-    if (!o.merge.empty()) require_new_directory("--merge", o.merge);
+    if (!o.merge.empty()) data::require_new_directory("--merge", o.merge);
     if (o.gguf_adapter.empty()) return;
-    require_new_file("--gguf-adapter", o.gguf_adapter);
-    if (!o.merge.empty() && (lies_in(o.gguf_adapter, o.merge) || lies_in(o.merge, o.gguf_adapter)))
+    data::require_new_file("--gguf-adapter", o.gguf_adapter);
+    if (!o.merge.empty() && (data::lies_in(o.gguf_adapter, o.merge) || data::lies_in(o.merge, o.gguf_adapter)))
         throw std::runtime_error("--gguf-adapter " + o.gguf_adapter + ": and --merge " + o.merge +
                                  " are one in the other; wanted a file outside the merged model's directory");
 }

@@ -227,7 +227,7 @@ void write_index(const fs::path& directory, const std::vector<std::vector<OutTen
 
 MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const Adapter& adapter, const fs::path& out,
                           const MergeSettings& settings, ThreadPool& pool) {
-    require_new_directory("--merge", out);
+    data::require_new_directory("--merge", out);
     std::optional<DType> dtype = parse_dtype(settings.dtype);
     std::unique_ptr<Source> source;
     if (data::is_gguf_file(base)) {

@@ -14,6 +14,10 @@
 
 namespace slab::train {
 
+using data::JsonSection;
+using data::KeySet;
+using data::shortest;
+using data::whole_number;
 using nlohmann::json;
 
 namespace {

@@ -10,7 +10,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "data/base/fnv1a.h"
+#include "data/base/checksum.h"
 #include "data/base/input_file.h"
 #include "kernels/philox.h"
 #include "train/spec/text.h"
@@ -61,11 +61,11 @@ T stored(float value) {
 }
 
 // With its end: "ab", "c" is not "a", "bc".
-void add_text(Fnv1a& hash, const std::string& text) {
+void add_text(data::Fnv1a& hash, const std::string& text) {
     hash.add(text.c_str(), text.size() + 1);
 }
 
-std::string hash_text(const Fnv1a& hash) {
+std::string hash_text(const data::Fnv1a& hash) {
     return format_text("%016" PRIx64, hash.value());
 }
 
@@ -111,7 +111,7 @@ BaseWeights BaseWeights::from_files(const std::filesystem::path& directory_or_fi
 }
 
 std::string BaseWeights::fingerprint(const ModelConfig& config) const {
-    Fnv1a hash;
+    data::Fnv1a hash;
     add_text(hash, numbers_of(config));
     std::array<std::byte, kSampleBytes> sample;
     // read(first_byte, dst, bytes) gives a tensor's bytes as they are stored.

@@ -15,6 +15,9 @@
 namespace slab::train {
 namespace {
 
+using data::JsonSection;
+using data::KeySet;
+using data::whole_number;
 using nlohmann::json;
 
 // Keys that change nothing in training, whatever they hold: bookkeeping, generation defaults, heads of other tasks,

@@ -8,6 +8,7 @@
 namespace slab::train {
 namespace {
 
+using data::shortest;
 using nlohmann::ordered_json;
 
 ordered_json token_or_null(int token) {

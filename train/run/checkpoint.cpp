@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "data/base/atomic_file.h"
-#include "data/base/file_hash.h"
+#include "data/base/checksum.h"
 #include "data/base/json_file.h"
 #include "train/files/adapter_files.h"
 #include "train/files/model_directory.h"
@@ -182,7 +182,7 @@ TrainerState read_state(const fs::path& file) {
 }
 
 std::string hash_text(const fs::path& file) {
-    return format_text("%016" PRIx64, data::hash_of_file(file));
+    return format_text("%016" PRIx64, data::file_checksum(file));
 }
 
 void write_state(const fs::path& directory, Model& model, TrainerState state, const json& file_hashes) {

@@ -44,9 +44,9 @@ bool is_run_config(const fs::path& file) {
 // The run's own file that `path` leads to, or "".
 std::string own_file(const fs::path& path, const fs::path& output_dir, const std::vector<std::string>& names) {
     for (const std::string& name : names)
-        if (same_place(path, output_dir / name)) return name;
-    if (!lies_in(path, output_dir)) return "";
-    const fs::path below = place_of(path).lexically_relative(place_of(output_dir / "x").parent_path());
+        if (data::same_place(path, output_dir / name)) return name;
+    if (!data::lies_in(path, output_dir)) return "";
+    const fs::path below = data::place_of(path).lexically_relative(data::place_of(output_dir / "x").parent_path());
     return step_of_checkpoint(*below.begin()) >= 0 ? below.begin()->string() : "";
 }
 
@@ -55,14 +55,14 @@ void require_own(const TrainOptions& o, const std::string& what, const fs::path&
     const auto refuse = [&](const std::string& is) {
         throw std::runtime_error("--" + what + " " + file.string() + ": is the " + what + " of " + is);
     };
-    const fs::path directory = o.output_dir, folder = place_of(file).parent_path();
-    const bool lies_there = same_place(folder, directory);
+    const fs::path directory = o.output_dir, folder = data::place_of(file).parent_path();
+    const bool lies_there = data::same_place(folder, directory);
     if (run.empty() && !lies_there)
         refuse(
             "a run that it does not name (an earlier version wrote it), and would be overwritten; name another "
             "file, or move this one");
-    if (!run.empty() && !same_place(folder / run, directory))
-        refuse("another run, in " + place_of(folder / run).string() +
+    if (!run.empty() && !data::same_place(folder / run, directory))
+        refuse("another run, in " + data::place_of(folder / run).string() +
                ", and would be overwritten; name another file, or move this one");
     if (lies_there) return;
     if (o.resume_from_checkpoint.empty())
@@ -104,7 +104,8 @@ void check_side_files(const TrainOptions& o, const std::vector<fs::path>& compan
     };
     for (const SideFile& file : written) {
         for (const auto& [data_flag, data] : {std::pair{"--train-data", o.train_data}, {"--val-data", o.val_data}})
-            if (!data.empty() && same_place(file.path, data)) refuse(file, std::string("the data of ") + data_flag);
+            if (!data.empty() && data::same_place(file.path, data))
+                refuse(file, std::string("the data of ") + data_flag);
         if (o.output_dir.empty()) continue;
         std::vector<std::string> own = result_files(true, companions);
         own.push_back(kConfigFile);
@@ -112,7 +113,7 @@ void check_side_files(const TrainOptions& o, const std::vector<fs::path>& compan
         if (const std::string name = own_file(file.path, o.output_dir, own); !name.empty())
             refuse(file, "in --output-dir the place of the run's own " + name);
     }
-    if (written.size() == 2 && same_place(written[0].path, written[1].path)) refuse(written[1], "the log");
+    if (written.size() == 2 && data::same_place(written[0].path, written[1].path)) refuse(written[1], "the log");
     if (!has_log) return;
     if (const std::string is = what_is_no_log(written.front().path); !is.empty()) refuse(written.front(), is);
 }
@@ -129,7 +130,8 @@ void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& c
     if (last && from.empty())
         refuse(last->filename().string() + " of an earlier run",
                "go on with --resume-from-checkpoint last, or give another directory");
-    if (last && (from == "last" || same_place(place_of(fs::path(from) / "x").parent_path().parent_path(), directory)))
+    if (last && (from == "last" ||
+                 data::same_place(data::place_of(fs::path(from) / "x").parent_path().parent_path(), directory)))
         return;
     if (last)
         refuse(last->filename().string() + " of another run than " + from + " is of",
@@ -145,7 +147,10 @@ void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& c
 }
 
 std::string way_to_run(const fs::path& file, const fs::path& output_dir) {
-    return place_of(output_dir / "x").parent_path().lexically_relative(place_of(file).parent_path()).string();
+    return data::place_of(output_dir / "x")
+        .parent_path()
+        .lexically_relative(data::place_of(file).parent_path())
+        .string();
 }
 
 void require_own_log(const TrainOptions& o) {
