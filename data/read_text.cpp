@@ -18,8 +18,6 @@ namespace slab::data {
 namespace fs = std::filesystem;
 namespace {
 
-using Check = std::function<void()>;
-
 constexpr size_t kMaxTextBytes = kMaxTokensPerFile;  // of one text, which is held in memory
 
 [[noreturn]] void refuse_long(const std::string& name, const std::string& bytes) {
@@ -35,10 +33,10 @@ constexpr size_t kMaxTextBytes = kMaxTokensPerFile;  // of one text, which is he
 
 // Until the descriptor has something to read, or its end, or an error to report. A signal may come just before the
 // waiting begins, so that it does not wait for long.
-void wait_for_input(int fd, const Check& check) {
+void wait_for_input(int fd, StopToken stop) {
     constexpr int pause_ms = 100;
     pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
-    do check();
+    do stop.throw_if_requested();
     while (poll(&waiting, 1, pause_ms) <= 0);
 }
 
@@ -59,27 +57,27 @@ std::string checked(std::string text, const std::string& name) {
 
 }  // namespace
 
-std::string read_text(const fs::path& path, const Check& check) {
+std::string read_text(const fs::path& path, StopToken stop) {
     const std::string name = path.string();
     std::error_code ignored;
     if (fs::is_regular_file(path, ignored)) {
-        check();
+        stop.throw_if_requested();
         const InputFile file(path);
         if (file.size_bytes() > kMaxTextBytes) refuse_long(name, std::to_string(file.size_bytes()));
         return checked(file.read_all("text"), name);
     }
-    // Not blocking: opening a named pipe would wait for its writer, where no check is made.
+    // Not blocking: opening a named pipe would wait for its writer, where nobody asks whether to stop.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) refuse_reading(name, errno);
     const OwnedDescriptor owned{fd};
-    return read_text(fd, name, check);
+    return read_text(fd, name, stop);
 }
 
-std::string read_text(int fd, const std::string& name, const Check& check) {
+std::string read_text(int fd, const std::string& name, StopToken stop) {
     std::string text;
     std::vector<char> buffer(size_t{1} << 20);
     for (;;) {
-        wait_for_input(fd, check);
+        wait_for_input(fd, stop);
         const ssize_t got = read(fd, buffer.data(), buffer.size());
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got < 0) refuse_reading(name, errno);

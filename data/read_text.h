@@ -5,15 +5,16 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
+
+#include "data/base/stop_token.h"
 
 namespace slab::data {
 
-// Both throw std::runtime_error naming the text. An empty one is returned as it is. check is called now and then, also
-// while a pipe gives nothing, and may throw to end the reading.
-std::string read_text(const std::filesystem::path& path, const std::function<void()>& check);
+// Both throw std::runtime_error naming the text. An empty one is returned as it is. stop is asked between pieces,
+// also while a pipe gives nothing; Interrupted ends the reading.
+std::string read_text(const std::filesystem::path& path, StopToken stop);
 // All that comes through `fd` until its end; `name` is what errors call it.
-std::string read_text(int fd, const std::string& name, const std::function<void()>& check);
+std::string read_text(int fd, const std::string& name, StopToken stop);
 
 }  // namespace slab::data

@@ -15,7 +15,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -80,8 +79,6 @@ struct Options {
     throw std::runtime_error(message);
 }
 
-using Check = std::function<void()>;  // may throw to end the work; never empty
-
 // Bytes of `text` that go to training; the rest is validation.
 size_t training_bytes(std::string_view text, double val_fraction) {
     const auto val_bytes = static_cast<size_t>(std::floor(static_cast<double>(text.size()) * val_fraction));
@@ -107,9 +104,10 @@ struct Split {
           path(path),
           writer(path, static_cast<uint32_t>(tokenizer.vocabulary_size() - 1), true) {}
 
-    void add_document(std::string_view text, bool ends_here, size_t threads, const Check& check) {
+    void add_document(std::string_view text, bool ends_here, size_t threads, StopToken stop) {
         const auto began = Clock::now();
-        targets += append_text(text, tokenizer, ends_here, writer, threads, [&](size_t, size_t) { check(); });
+        targets += append_text(text, tokenizer, ends_here, writer, threads,
+                               [&](size_t, size_t) { stop.throw_if_requested(); });
         seconds += seconds_since(began);
         ++documents;
         text_bytes += text.size();
@@ -220,7 +218,7 @@ std::string short_name(const std::string& tokenizer) {
 
 // Both pairs reach the disk before the first is renamed. From then on the run is not stopped any more.
 void commit(const Options& options, const Tokenizer& tokenizer, const Outputs& outputs, TokenFileWriter& train,
-            TokenFileWriter* val, std::ostream& out, const Check& check) {
+            TokenFileWriter* val, std::ostream& out, StopToken stop) {
     for (TokenFileWriter* writer : {&train, val}) {
         if (writer == nullptr) continue;
         writer->set_origin({.name = short_name(options.tokenizer),
@@ -228,7 +226,7 @@ void commit(const Options& options, const Tokenizer& tokenizer, const Outputs& o
                             .fingerprint = tokenizer.fingerprint(writer->ids())});
         writer->prepare();
     }
-    check();
+    stop.throw_if_requested();
     std::string replaced;
     std::error_code error;
     for (const fs::path& path : {outputs.train, outputs.val})
@@ -251,7 +249,7 @@ void say_no_validation(const Options& options, const Outputs& outputs, std::ostr
 }
 
 void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin_fd, std::ostream& out,
-                   std::ostream& err, const Check& check) {
+                   std::ostream& err, StopToken stop) {
     const size_t threads = usable_threads();
     const OutputDirectory directory(options.output_dir);
     const Outputs outputs = output_paths(options);
@@ -260,14 +258,14 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
     if (options.val_fraction > 0) val.emplace(tokenizer, outputs.val);
     for (const std::string& file : options.files) {
         const std::string name = file == "-" ? "standard input" : file;
-        const std::string text = file == "-" ? read_text(stdin_fd, name, check) : read_text(file, check);
+        const std::string text = file == "-" ? read_text(stdin_fd, name, stop) : read_text(file, stop);
         if (text.empty()) {
             err << "tokenize: warning: " << name << " is empty, left out\n";
             continue;
         }
         const size_t cut = training_bytes(text, options.val_fraction);
-        train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads, check);
-        if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads, check);
+        train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads, stop);
+        if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads, stop);
     }
     if (train.documents == 0) refuse("every file given is empty, wanted some text. Nothing was written.");
     if (val && val->documents == 0) {
@@ -277,7 +275,7 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
                    "fraction, or --val-fraction 0 for none.");
         val.reset();
     }
-    commit(options, tokenizer, outputs, train.writer, val ? &val->writer : nullptr, out, check);
+    commit(options, tokenizer, outputs, train.writer, val ? &val->writer : nullptr, out, stop);
     report(train, out);
     if (val) {
         report(*val, out);
@@ -295,7 +293,7 @@ double fraction_of_one(size_t records) {
 }
 
 void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err,
-                      const Check& check) {
+                      StopToken stop) {
     PreparedRecords prepared(tokenizer, {.T = options.sequence_len,
                                          .sample_packing = options.sample_packing,
                                          .train_on_inputs = options.train_on_inputs,
@@ -304,7 +302,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     const auto began = Clock::now();
     size_t bytes = 0;
     for (const std::string& file : options.files)
-        bytes += prepared.add_file(file, threads, [&](size_t, size_t) { check(); });
+        bytes += prepared.add_file(file, threads, [&](size_t, size_t) { stop.throw_if_requested(); });
     const double seconds = seconds_since(began);
     if (prepared.records() == 0) refuse("nothing to train on: " + prepared.summary() + ". Nothing was written.");
     const auto held_out = static_cast<size_t>(static_cast<double>(prepared.records()) * options.val_fraction);
@@ -326,7 +324,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
         val.emplace(outputs.val, largest, true, options.sequence_len);
         in_validation = prepared.write(split, true, *val);
     }
-    commit(options, tokenizer, outputs, train, val ? &*val : nullptr, out, check);
+    commit(options, tokenizer, outputs, train, val ? &*val : nullptr, out, stop);
     out << prepared.summary() << "\n";
     if (const std::string cut = prepared.cut_note(); !cut.empty()) out << "note: " << cut << "\n";
     out << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "
@@ -340,7 +338,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     report_rate(bytes, seconds, threads, out);
 }
 
-void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err, const Check& check) {
+void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err, StopToken stop) {
     check_options(options);
     check_outputs(options);
     fs::path from = options.tokenizer;
@@ -348,9 +346,9 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(from);
     end_of_text(*tokenizer);  // before anything is read
     if (is_records_file(options.files.front())) {
-        tokenize_records(options, *tokenizer, out, err, check);
+        tokenize_records(options, *tokenizer, out, err, stop);
     } else {
-        tokenize_text(options, *tokenizer, stdin_fd, out, err, check);
+        tokenize_text(options, *tokenizer, stdin_fd, out, err, stop);
     }
     out << "vocabulary " << tokenizer->vocabulary_size() << ": " << tokenizer->description() << "\n";
     if (options.preview == 0) return;
@@ -362,7 +360,7 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
 }  // namespace
 
 int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& out, std::ostream& err,
-                 const std::function<void()>& check) {
+                 StopToken stop) {
     Options options;
     CLI::App app(kAbout, "tokenize");
     app.add_option("--output-dir", options.output_dir, "Directory D to write into; made if it is missing")
@@ -398,8 +396,7 @@ int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& 
     if (const auto exit_code = parse_command_line(app, argc, argv, out, err)) return *exit_code;
     options.val_fraction_given = val_fraction->count() > 0;
     try {
-        tokenize(
-            options, stdin_fd, out, err, check ? check : [] {});
+        tokenize(options, stdin_fd, out, err, stop);
         if (!out.flush()) refuse("the files are written, but this report could not be printed (is the disk full?)");
     } catch (const Interrupted&) {
         err << "tokenize: interrupted; nothing was written\n";

@@ -9,7 +9,6 @@
 
 int main(int argc, char** argv) {
     slab::data::prepare_standard_streams();
-    const auto check = slab::data::stop_check(slab::data::watch_stop_signals());
-    return slab::data::end_as_signalled(
-        slab::data::run_tokenize(argc, argv, STDIN_FILENO, std::cout, std::cerr, check));
+    const slab::data::StopToken stop = slab::data::watch_stop_signals();
+    return slab::data::end_as_signalled(slab::data::run_tokenize(argc, argv, STDIN_FILENO, std::cout, std::cerr, stop));
 }

@@ -194,10 +194,7 @@ struct TinyRun {
 };
 
 inline double evaluate(TinyRun& run, const std::vector<train::MicroBatch>& batches) {
-    return run.loop
-        .evaluate(
-            batches.size(), [&](uint64_t i) { return batches[i]; }, [] { return false; })
-        .value();
+    return run.loop.evaluate(batches.size(), [&](uint64_t i) { return batches[i]; }, {}).value();
 }
 
 inline train::StepSettings tiny_step(bool update = true) {
@@ -295,8 +292,7 @@ struct Program {
     int code = 0;
     std::string out, error;
 };
-inline Program run_train_gpt(const std::vector<std::string>& arguments, const std::atomic<bool>& interrupt,
-                             std::ostream& out) {
+inline Program run_train_gpt(const std::vector<std::string>& arguments, data::StopToken stop, std::ostream& out) {
     std::vector<const char*> argv = {"train_gpt"};
     for (const auto& argument : arguments) argv.push_back(argument.c_str());
     std::ostringstream error;
@@ -305,15 +301,19 @@ inline Program run_train_gpt(const std::vector<std::string>& arguments, const st
         if (const auto code =
                 train::parse_train_options(options, static_cast<int>(argv.size()), argv.data(), out, error))
             return {*code, "", error.str()};
-        return {train::train(options, interrupt, out), "", error.str()};
+        return {train::train(options, stop, out), "", error.str()};
     } catch (const std::exception& e) {
         return {1, "", e.what()};
     }
 }
+// Requested from the start.
+inline data::StopToken stop_at_once() {
+    static const std::atomic<bool> flag{true};
+    return data::StopToken(flag);
+}
 inline Program run_train_gpt(const std::vector<std::string>& arguments) {
-    const std::atomic<bool> interrupt{false};
     std::ostringstream out;
-    Program program = run_train_gpt(arguments, interrupt, out);
+    Program program = run_train_gpt(arguments, {}, out);
     program.out = out.str();
     return program;
 }

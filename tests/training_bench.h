@@ -57,6 +57,7 @@ struct DoAfter : std::stringbuf {
 // Ctrl-C after a given step.
 struct InterruptAfter : DoAfter {
     std::atomic<bool> flag{false};
+    const data::StopToken stop{flag};
     explicit InterruptAfter(std::string t) : DoAfter(std::move(t), [this] { flag = true; }) {}
 };
 

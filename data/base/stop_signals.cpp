@@ -1,6 +1,7 @@
 // A handler that sets a flag and steps back. See stop_signals.h.
 #include "data/base/stop_signals.h"
 
+#include <atomic>
 #include <csignal>
 #include <initializer_list>
 
@@ -21,12 +22,12 @@ void on_signal(int signal) {
 
 }  // namespace
 
-const std::atomic<bool>& watch_stop_signals() {
+StopToken watch_stop_signals() {
     struct sigaction hangup {};
     const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU})
         if (signal != SIGHUP || !ignored) std::signal(signal, on_signal);
-    return stop;
+    return StopToken(stop);
 }
 
 int end_as_signalled(int code) {

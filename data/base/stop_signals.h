@@ -1,12 +1,9 @@
 // Signals that ask a program to stop: Ctrl-C, a batch system's SIGTERM, a terminal that closes, CPU time used up.
 //
-// The first one only sets a flag. Work looks at it where it can be left off and throws Interrupted; what it had begun
-// to write goes with its objects (atomic_file.h). A second one of the same kind ends the process as if nobody watched
-// (but SIGXCPU, which repeats by itself).
+// The first one only sets a flag. Work asks its StopToken where it can be left off and throws Interrupted; what it
+// had begun to write goes with its objects (atomic_file.h). A second one of the same kind ends the process as if nobody
+// watched (but SIGXCPU, which repeats by itself).
 #pragma once
-
-#include <atomic>
-#include <functional>
 
 #include "data/base/stop_token.h"
 
@@ -14,16 +11,9 @@ namespace slab::data {
 
 constexpr int kExitInterrupted = 130;  // as a shell says of a process that SIGINT ended
 
-// What work calls between pieces: throws Interrupted when the flag is set. The flag must live as long.
-inline std::function<void()> stop_check(const std::atomic<bool>& flag) {
-    return [&flag] {
-        if (flag) throw Interrupted{};
-    };
-}
-
-// Watches SIGINT, SIGTERM, SIGHUP and SIGXCPU from now on; the flag lives as long as the process. A SIGHUP that is
+// Watches SIGINT, SIGTERM, SIGHUP and SIGXCPU from now on; the token is good as long as the process. A SIGHUP that is
 // ignored when the program starts (nohup) stays ignored.
-const std::atomic<bool>& watch_stop_signals();
+StopToken watch_stop_signals();
 
 // To be called last: returns `code`, or, when that is kExitInterrupted, ends the process by the signal that came. So
 // whoever started it sees 128 + the signal's number, and a script's Ctrl-C ends the script too.

@@ -61,11 +61,11 @@ void check_outputs(const ExportOptions& o) {
                                  " are one in the other; wanted a file outside the merged model's directory");
 }
 
-void export_all(const ExportOptions& o, std::ostream& out, const std::function<void()>& check) {
+void export_all(const ExportOptions& o, std::ostream& out, data::StopToken stop) {
     if (o.merge.empty() && o.gguf_adapter.empty())
         throw std::runtime_error("nothing to write: give --merge OUT, --gguf-adapter OUT.gguf, or both");
     MergeSettings settings;
-    settings.check = check;
+    settings.stop = stop;
     settings.dtype = o.dtype;
     settings.max_shard_bytes = parse_size(o.max_shard_size, "--max-shard-size");
     if (o.merge.empty() && !o.dtype.empty())
@@ -94,7 +94,7 @@ void export_all(const ExportOptions& o, std::ostream& out, const std::function<v
         for (const std::string& why : report.beside.left_out) out << "note: " << why << "\n";
     }
     if (!o.gguf_adapter.empty()) {
-        write_gguf_adapter(o.gguf_adapter, config, adapter, check);
+        write_gguf_adapter(o.gguf_adapter, config, adapter, stop);
         out << "wrote " << o.gguf_adapter << ": " << memory_text(fs::file_size(o.gguf_adapter)) << ", "
             << 2 * adapter.modules.size() << " tensors\n";
     }
@@ -131,8 +131,7 @@ Adapter::Adapter(const fs::path& directory, const ModelConfig& config)
     }
 }
 
-void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const Adapter& adapter,
-                        const std::function<void()>& check) {
+void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const Adapter& adapter, data::StopToken stop) {
     const LoraSettings& lora = adapter.lora;
     const size_t r = static_cast<size_t>(lora.r);
     // llama.cpp converts Mistral as llama.
@@ -147,12 +146,12 @@ void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const A
         const LinearModule& module = m.module;
         const std::string key = module.path + ".weight", name = gguf_name(key) + ".lora_";
         const bool reorders = gguf_reorders_rows(config.family, key);
-        writer.add(name + "a", {r, module.in}, [&m, r, &check](float* dst) {
-            check();
+        writer.add(name + "a", {r, module.in}, [&m, r, stop](float* dst) {
+            stop.throw_if_requested();
             std::copy_n(m.A, r * m.module.in, dst);
         });
-        writer.add(name + "b", {module.out, r}, [&m, r, &check, reorders, HD = config.HD](float* dst) {
-            check();
+        writer.add(name + "b", {module.out, r}, [&m, r, stop, reorders, HD = config.HD](float* dst) {
+            stop.throw_if_requested();
             if (reorders)
                 reorder_rows(m.B, m.module.out, r, HD, dst);
             else
@@ -162,14 +161,13 @@ void write_gguf_adapter(const fs::path& file, const ModelConfig& config, const A
     writer.write(file);
 }
 
-int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err,
-               const std::function<void()>& check) {
+int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err, data::StopToken stop) {
     ExportOptions options;
     CLI::App app("Makes an adapter into what other tools load. Needs no GPU.", "export_gpt");
     add_flags(app, options);
     if (const auto code = data::parse_command_line(app, argc, argv, out, err)) return *code;
     try {
-        export_all(options, out, check);
+        export_all(options, out, stop);
         if (!out.flush()) throw std::runtime_error("the files are written, but this report could not be printed");
     } catch (const data::Interrupted&) {
         out.flush();

@@ -8,12 +8,12 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "data/base/stop_token.h"
 #include "kernels/runtime/thread_pool.h"
 #include "train/files/adapter_config.h"
 #include "train/files/model_directory.h"
@@ -45,7 +45,7 @@ struct Adapter {
 struct MergeSettings {
     std::string dtype;  // "f32", "bf16", "f16"; "": each tensor as the base has it, bf16 for a GGUF base
     size_t max_shard_bytes = size_t{5} << 30;
-    std::function<void()> check = [] {};  // before each tensor; may throw to end the work
+    data::StopToken stop = {};  // asked before each tensor; Interrupted ends the work
 };
 // What was written.
 struct MergeReport {
@@ -58,15 +58,12 @@ MergeReport merge_adapter(const std::filesystem::path& base, const ModelConfig& 
                           const std::filesystem::path& out, const MergeSettings& settings, ThreadPool& pool);
 
 // Tensors "<llama.cpp's name>.lora_a" [r, in] and ".lora_b" [out, r] in float32, with an alpha from which llama.cpp
-// computes our scale. check as in MergeSettings.
-void write_gguf_adapter(
-    const std::filesystem::path& file, const ModelConfig& config, const Adapter& adapter,
-    const std::function<void()>& check = [] {});
+// computes our scale. stop as in MergeSettings.
+void write_gguf_adapter(const std::filesystem::path& file, const ModelConfig& config, const Adapter& adapter,
+                        data::StopToken stop = {});
 
-// The program but for main(). Returns its exit code. check is called before each tensor that is written and may throw
-// data::Interrupted: what was being written is removed then, and data::kExitInterrupted returned.
-int run_export(
-    int argc, const char* const* argv, std::ostream& out, std::ostream& err,
-    const std::function<void()>& check = [] {});
+// The program but for main(). Returns its exit code. stop is asked before each tensor that is written: then what was
+// being written is removed, and data::kExitInterrupted returned.
+int run_export(int argc, const char* const* argv, std::ostream& out, std::ostream& err, data::StopToken stop = {});
 
 }  // namespace slab::train

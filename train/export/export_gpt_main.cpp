@@ -7,6 +7,6 @@
 
 int main(int argc, char** argv) {
     slab::data::prepare_standard_streams();
-    const auto check = slab::data::stop_check(slab::data::watch_stop_signals());
-    return slab::data::end_as_signalled(slab::train::run_export(argc, argv, std::cout, std::cerr, check));
+    const slab::data::StopToken stop = slab::data::watch_stop_signals();
+    return slab::data::end_as_signalled(slab::train::run_export(argc, argv, std::cout, std::cerr, stop));
 }

@@ -251,7 +251,7 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
         SafetensorsWriter writer;
         for (const OutTensor& t : shards[s]) {
             writer.add(t.name, t.dtype, t.shape, [&](std::byte* dst) {
-                settings.check();
+                settings.stop.throw_if_requested();
                 source->make(t, dst);
             });
             report.bytes += t.bytes;

@@ -160,7 +160,7 @@ ReadReport BaseWeights::read_rows(const TensorSpec& spec, const TensorPart& part
 
 template <class T>
 void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool,
-                            const std::function<void()>& check) {
+                            data::StopToken stop) {
     const bool ends_branch = spec.role == Role::o_weight || spec.role == Role::down_weight;
     const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
     const float deviation = 0.02f / (ends_branch ? std::sqrt(2.0f * static_cast<float>(L_)) : 1.0f);
@@ -170,12 +170,12 @@ void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* d
     // on disk the part is one piece: each would read all of it.
     const bool one_piece = spec.transposed && !gguf_;
     const auto read_piece = [&](size_t begin, size_t end) {
-        check();
+        stop.throw_if_requested();
         inexact += read_rows(spec, part, begin, end - begin, dst + begin * spec.cols).inexact_elems;
     };
     const size_t elems = part.rows * spec.cols;
     const auto draw_groups = [&](size_t begin, size_t end) {
-        check();
+        stop.throw_if_requested();
         for (size_t group = begin; group < end; ++group) {
             const std::array<float, 4> normal = normal4(seed_, tensor, group);
             for (size_t i = 4 * group; i < std::min(4 * group + 4, elems); ++i)
@@ -188,22 +188,21 @@ void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* d
     else if (spec.matrix)
         pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
     else {
-        check();
+        stop.throw_if_requested();
         std::fill(dst, dst + elems, stored<T>(norm ? 1.0f : 0.0f));
     }
     inexact_elems_ += inexact;
 }
-template void BaseWeights::read_part<float>(const TensorSpec&, const TensorPart&, float*, ThreadPool&,
-                                            const std::function<void()>&);
+template void BaseWeights::read_part<float>(const TensorSpec&, const TensorPart&, float*, ThreadPool&, data::StopToken);
 
 template <class T>
-void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool, const std::function<void()>& check) {
+void BaseWeights::read(const TensorSpec& spec, T* dst, ThreadPool& pool, data::StopToken stop) {
     for (const auto& part : spec.parts) {
-        read_part(spec, part, dst, pool, check);
+        read_part(spec, part, dst, pool, stop);
         dst += part.rows * spec.cols;
     }
 }
-template void BaseWeights::read<float>(const TensorSpec&, float*, ThreadPool&, const std::function<void()>&);
-template void BaseWeights::read<bf16>(const TensorSpec&, bf16*, ThreadPool&, const std::function<void()>&);
+template void BaseWeights::read<float>(const TensorSpec&, float*, ThreadPool&, data::StopToken);
+template void BaseWeights::read<bf16>(const TensorSpec&, bf16*, ThreadPool&, data::StopToken);
 
 }  // namespace slab::train

@@ -7,11 +7,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "data/base/stop_token.h"
 #include "kernels/runtime/real.h"
 #include "kernels/runtime/thread_pool.h"
 #include "train/files/gguf_weights.h"
@@ -29,16 +29,13 @@ class BaseWeights {
     // biases 0.
     static BaseWeights random(uint64_t seed, const ModelConfig& config);
 
-    // All parts of the tensor, in our orientation [rows, cols], into dst; in pieces, on the pool's threads. check is
-    // called before each piece, by the thread that makes it, and may throw to end the reading.
+    // All parts of the tensor, in our orientation [rows, cols], into dst; in pieces, on the pool's threads. stop is
+    // asked before each piece, by the thread that makes it; Interrupted ends the reading.
     template <class T>
-    void read(
-        const TensorSpec& spec, T* dst, ThreadPool& pool, const std::function<void()>& check = [] {});
+    void read(const TensorSpec& spec, T* dst, ThreadPool& pool, data::StopToken stop = {});
     // One of them, [part.rows, spec.cols].
     template <class T>
-    void read_part(
-        const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool,
-        const std::function<void()>& check = [] {});
+    void read_part(const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool, data::StopToken stop = {});
 
     // A number, as text, that another base almost surely does not have: over each tensor's name, type, shape and bytes
     // taken at places spread evenly over it, a few KiB of each. The same however the tensors are spread over files. Of

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "data/base/stop_token.h"
 #include "kernels/runtime/runtime.h"
 #include "offload/host_slabs.h"
 #include "offload/layer_offload_manager.h"
@@ -26,15 +27,14 @@ class Model {
     struct Options {
         bool trace = false;
         std::function<void(size_t done_bytes, size_t total_bytes)> progress;  // of loading streamed layers
-        std::function<void()> check = [] {
-        };  // before each piece of a tensor, on any thread; may throw to end the loading
+        data::StopToken stop;                  // asked before each piece of a tensor, on any thread
         std::function<void(Stream&)> disturb;  // tests: delays injected into either stream
         uint64_t seed = 0;                     // adapters' start and dropout
     };
 
     // Allocates and loads everything: frozen layers into host slabs or onto the device, trained tensors from the base
     // (full) or at LoRA's start. `weights` is read here only: resident layers stay, and streamed ones have their
-    // slabs. Throws OutOfBudget, std::runtime_error from the weights, or what options.check throws.
+    // slabs. Throws OutOfBudget, std::runtime_error from the weights, or data::Interrupted when options.stop says so.
     Model(Device& device, const ModelLayout& layout, BaseWeights& weights, const Options& options);
     ~Model();
 
@@ -69,8 +69,8 @@ class Model {
     int cached() const { return cached_; }  // tokens
 
   private:
-    void load_outer(BaseWeights& weights, const std::function<void()>& check);
-    void load_trained(BaseWeights& weights, const std::function<void()>& check);
+    void load_outer(BaseWeights& weights, data::StopToken stop);
+    void load_trained(BaseWeights& weights, data::StopToken stop);
     void bind_adapters();
     void upload(const MicroBatch& batch);
     void send_tokens(const MicroBatch& batch);

@@ -80,12 +80,12 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
         uploads_.push_back({PinnedBuffer(device, 3 * sizeof(int32_t) * B * T, "tokens of a micro-batch"),
                             std::make_unique<Event>(device)});
 
-    const auto fill = [this, &weights, check = options.check](int layer, std::byte* dst) {
+    const auto fill = [this, &weights, stop = options.stop](int layer, std::byte* dst) {
         const auto& specs = layout_.layer_specs[layer];
         for (const auto& spec : specs) {
             const int index = layout_.slab_index[layer][index_of(spec.role)];
             weights.read(spec, reinterpret_cast<real*>(dst + layout_.slabs[layer].offset_bytes(index)), device_.pool(),
-                         check);
+                         stop);
         }
     };
     std::vector<int> resident = layout_.resident_frozen;
@@ -102,8 +102,8 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
                                 .disturb = options.disturb},
         compute_, transfer_, device);
     manager_->attach();
-    load_outer(weights, options.check);
-    load_trained(weights, options.check);
+    load_outer(weights, options.stop);
+    load_trained(weights, options.stop);
     bind_adapters();
 }
 
@@ -118,7 +118,7 @@ Model::~Model() {
     }
 }
 
-void Model::load_outer(BaseWeights& weights, const std::function<void()>& check) {
+void Model::load_outer(BaseWeights& weights, data::StopToken stop) {
     const ModelConfig& c = layout_.config;
     if (layout_.outer_slab.total_bytes() != 0) {
         // One copy at the start: not worth locking pages for.
@@ -126,7 +126,7 @@ void Model::load_outer(BaseWeights& weights, const std::function<void()>& check)
         for (const auto& spec : layout_.outer_specs)
             if (const int index = layout_.outer_slab_index[index_of(spec.role)]; index >= 0)
                 weights.read(spec, reinterpret_cast<real*>(staging.data() + layout_.outer_slab.offset_bytes(index)),
-                             device_.pool(), check);
+                             device_.pool(), stop);
         copy_async(outer_weights_.data(), staging.data(), staging.bytes(), CopyKind::host_to_device, compute_);
         compute_.synchronize();
     }
@@ -137,7 +137,7 @@ void Model::load_outer(BaseWeights& weights, const std::function<void()>& check)
     }
 }
 
-void Model::load_trained(BaseWeights& weights, const std::function<void()>& check) {
+void Model::load_trained(BaseWeights& weights, data::StopToken stop) {
     const TrainedTable& table = layout_.trained;
     std::vector<float> packed;
     if (layout_.settings.lora) {
@@ -148,7 +148,7 @@ void Model::load_trained(BaseWeights& weights, const std::function<void()>& chec
         const auto read_all = [&](const std::vector<TensorSpec>& specs, const std::array<int, kRoles>& full_index) {
             for (const auto& spec : specs)  // the parts of one tensor follow each other in the table
                 if (const int first = full_index[index_of(spec.role)]; first >= 0)
-                    weights.read(spec, packed.data() + packed_offset[first], device_.pool(), check);
+                    weights.read(spec, packed.data() + packed_offset[first], device_.pool(), stop);
         };
         read_all(layout_.outer_specs, layout_.outer_full_index);
         for (int l = 0; l < layout_.config.L; ++l) read_all(layout_.layer_specs[l], layout_.full_index[l]);

@@ -93,7 +93,7 @@ std::optional<int32_t> pick_token(const std::vector<float>& logits, const Sample
 }
 
 SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const SampleSettings& settings,
-                        const std::function<bool()>& interrupted, const TokenSink& sink) {
+                        data::StopToken stop, const TokenSink& sink) {
     const int positions = model.layout().settings.cache_positions;
     if (prompt.empty() || prompt.size() > static_cast<size_t>(positions))
         throw std::logic_error("a prompt of " + std::to_string(prompt.size()) + " tokens; the cache holds " +
@@ -103,7 +103,7 @@ SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const 
     std::vector<int32_t> next = prompt;
     SampleEnd end = SampleEnd::tokens;
     for (int i = 0; i < settings.tokens; ++i) {
-        if (interrupted()) end = SampleEnd::interrupted;
+        if (stop.requested()) end = SampleEnd::interrupted;
         if (model.cached() == positions) end = SampleEnd::cache_full;
         if (end != SampleEnd::tokens) break;
         const std::vector<float> logits = model.next_logits(next);

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/base/stop_token.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/model/model.h"
 
@@ -40,7 +41,7 @@ std::optional<int32_t> pick_token(const std::vector<float>& logits, const Sample
 // Generates after the prompt, which must not be empty and must fit the cache (std::logic_error). Logits of a model that
 // has diverged end the text (not_finite): a sample must not end a run.
 SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const SampleSettings& settings,
-                        const std::function<bool()>& interrupted, const TokenSink& sink);
+                        data::StopToken stop, const TokenSink& sink);
 
 // The prompt as the model saw texts in training: with the tokenizer's start of text, where it has one. Spellings of
 // special tokens are taken for them. Throws std::runtime_error when a token is outside the model's vocabulary, which

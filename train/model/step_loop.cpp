@@ -57,12 +57,12 @@ StepLoop::~StepLoop() {
 }
 
 std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
-                                        const StepSettings& settings, const std::function<bool()>& interrupted) {
+                                        const StepSettings& settings, data::StopToken stop) {
     if (pending_.size() == kStepsInFlight) throw std::logic_error("collect() the results of earlier steps first");
     Stream& stream = model_.compute();
     StepResult result;
     for (uint64_t i = 0; i < count; ++i) {
-        if (interrupted()) return std::nullopt;
+        if (stop.requested()) return std::nullopt;
         const MicroBatch next = batch(i);
         result.targets += next.target_count();
         result.tokens += next.tokens.size();
@@ -75,7 +75,7 @@ std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<Micr
         const float dloss = 1.0f / static_cast<float>(result.targets);
         StreamingScope scope(model_.offload(), model_.layout().training_visits());
         for (uint64_t i = 0; i < count; ++i) {
-            if (interrupted()) {
+            if (stop.requested()) {
                 scope.finish();
                 return std::nullopt;
             }
@@ -99,7 +99,7 @@ std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<Micr
 
 size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
     const auto batch = [&](uint64_t i) { return micro_batches[i]; };
-    return *enqueue(micro_batches.size(), batch, settings, [] { return false; });
+    return *enqueue(micro_batches.size(), batch, settings, {});
 }
 
 StepResult StepLoop::collect() {
@@ -129,12 +129,12 @@ void StepLoop::restart_clock() {
 }
 
 std::optional<double> StepLoop::evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
-                                         const std::function<bool()>& interrupted) {
+                                         data::StopToken stop) {
     Stream& stream = model_.compute();
     StreamingScope scope(model_.offload(), model_.layout().evaluation_visits());
     size_t targets = 0;
     uint64_t done = 0;
-    for (; done < count && !interrupted(); ++done) {
+    for (; done < count && !stop.requested(); ++done) {
         const MicroBatch next = batch(done);
         model_.evaluate(next, done > 0);
         targets += next.target_count();

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "data/base/stop_token.h"
 #include "kernels/adamw.h"
 #include "kernels/runtime/runtime.h"
 #include "offload/layer_offload_manager.h"
@@ -60,10 +61,10 @@ class StepLoop {
     // Enqueues one step over `count` micro-batches, in their order. batch(i) makes the i-th, twice: its targets are
     // counted before the step's first backward. No more than one exists at a time. With no targets at all nothing is
     // enqueued. Returns the bytes that it sends back to the host: loss and control, nothing else ever.
-    // Once `interrupted` says so, or batch throws, the step is dropped and nothing is returned: what was enqueued of it
+    // Once `stop` is requested, or batch throws, the step is dropped and nothing is returned: what was enqueued of it
     // changed gradients, which the next step begins anew, and no weight.
     std::optional<size_t> enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
-                                  const StepSettings& settings, const std::function<bool()>& interrupted);
+                                  const StepSettings& settings, data::StopToken stop);
     // The same over micro-batches that are there.
     size_t enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
     // The result of the oldest step enqueued and not yet collected; blocks until it is there.
@@ -73,9 +74,9 @@ class StepLoop {
     void restart_clock();
 
     // Mean loss over `count` batches, forward only; blocks. batch(i) makes the i-th when its turn comes, so no more
-    // than one exists at a time. Nothing once `interrupted` says so; NaN when there are no targets.
+    // than one exists at a time. Nothing once `stop` is requested; NaN when there are no targets.
     std::optional<double> evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
-                                   const std::function<bool()>& interrupted);
+                                   data::StopToken stop);
 
   private:
     struct ReadBack {

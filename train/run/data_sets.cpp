@@ -25,13 +25,13 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// A line now and then while a large file is tokenised; check may throw to end that.
+// A line now and then while a large file is tokenised; Interrupted ends that.
 class ProgressLines {
   public:
-    ProgressLines(std::string name, std::ostream& out, const std::function<void()>& check)
-        : name_(std::move(name)), out_(out), check_(check) {}
+    ProgressLines(std::string name, std::ostream& out, data::StopToken stop)
+        : name_(std::move(name)), out_(out), stop_(stop) {}
     void operator()(size_t done_bytes, size_t total_bytes) {
-        check_();
+        stop_.throw_if_requested();
         const Clock::time_point now = Clock::now();
         if (now - told_ < std::chrono::seconds(2) || total_bytes == 0) return;
         told_ = now;
@@ -43,7 +43,7 @@ class ProgressLines {
   private:
     std::string name_;
     std::ostream& out_;
-    const std::function<void()>& check_;
+    data::StopToken stop_;
     Clock::time_point told_ = Clock::now();
 };
 
@@ -61,8 +61,8 @@ void check_fits_memory(const fs::path& path) {
 class Opener {
   public:
     Opener(const TrainOptions& options, const fs::path& base, const ModelConfig& config, std::ostream& out,
-           const std::function<void()>& check)
-        : o_(options), base_(base), config_(config), out_(out), check_(check) {}
+           data::StopToken stop)
+        : o_(options), base_(base), config_(config), out_(out), stop_(stop) {}
 
     DataSets open();
     void preview(const data::TokenFile& file);
@@ -103,7 +103,7 @@ class Opener {
     const fs::path& base_;
     const ModelConfig& config_;
     std::ostream& out_;
-    const std::function<void()>& check_;
+    data::StopToken stop_;
     std::unique_ptr<data::Tokenizer> tokenizer_;
     bool named_ = false;
 };
@@ -172,10 +172,10 @@ data::TokenFile Opener::tokens(const std::string& path) {
 
 data::TokenFile Opener::text(const std::string& path) {
     check_fits_memory(path);
-    const std::string all = data::read_text(path, check_);
+    const std::string all = data::read_text(path, stop_);
     if (all.empty()) throw std::runtime_error(path + ": is empty, wanted text");
     data::TokenMemory memory(largest_token());
-    data::append_text(all, named_tokenizer(), true, memory, threads(), ProgressLines(path, out_, check_));
+    data::append_text(all, named_tokenizer(), true, memory, threads(), ProgressLines(path, out_, stop_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";
     return checked(path, std::move(memory));
 }
@@ -188,7 +188,7 @@ data::PreparedRecords Opener::records(const std::string& path) {
                                                       .sample_packing = o_.sample_packing,
                                                       .train_on_inputs = o_.train_on_inputs,
                                                       .chat_template = o_.chat_template});
-    records.add_file(path, threads(), ProgressLines(path, out_, check_));
+    records.add_file(path, threads(), ProgressLines(path, out_, stop_));
     out_ << path << ": " << records.summary() << "\n";
     if (const std::string cut = records.cut_note(); !cut.empty()) out_ << "note: " << cut << "\n";
     if (records.records() == 0)
@@ -260,8 +260,8 @@ DataKind kind_of_data(const fs::path& path) {
 }
 
 DataSets open_data(const TrainOptions& options, const fs::path& base, const ModelConfig& config, std::ostream& out,
-                   const std::function<void()>& check) {
-    Opener opener(options, base, config, out, check);
+                   data::StopToken stop) {
+    Opener opener(options, base, config, out, stop);
     DataSets sets = opener.open();
     opener.preview(sets.train->file());
     return sets;

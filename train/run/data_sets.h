@@ -3,10 +3,10 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <iosfwd>
 #include <memory>
 
+#include "data/base/stop_token.h"
 #include "data/prepare.h"
 #include "train/run/data_loader.h"
 #include "train/run/options.h"
@@ -26,9 +26,9 @@ struct DataSets {
 };
 
 // Prints what was made of text and records, and --preview. base: where --base-model was found; its tokenizer is read
-// only when it is needed. check is called between pieces of a text or of records and may throw to end the work. Throws
+// only when it is needed. stop is asked between pieces of a text or of records; Interrupted ends the work. Throws
 // std::runtime_error naming file, line or flag.
 DataSets open_data(const TrainOptions& options, const std::filesystem::path& base, const ModelConfig& config,
-                   std::ostream& out, const std::function<void()>& check);
+                   std::ostream& out, data::StopToken stop);
 
 }  // namespace slab::train

@@ -5,7 +5,6 @@
 // made, which is what the lock lies on.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -31,9 +30,9 @@ namespace slab::train {
 
 class Run {
   public:
-    Run(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out)
+    Run(const TrainOptions& options, data::StopToken stop, std::ostream& out)
         : o_(options),
-          interrupt_(interrupt),
+          stop_(stop),
           out_(out),
           base_(data::find_model("--base-model", options.base_model)),
           config_(read_base_config(base_)) {}
@@ -48,9 +47,6 @@ class Run {
     void prepare_sample(ModelSettings& settings);
     void note_settings(const ModelSettings& settings) const;
     bool plan_fits() const;
-    void check_stop() const {
-        if (interrupt_) throw data::Interrupted{};
-    }
     void load();
     void make_output_dir();
     void remove_empty_directories();
@@ -97,7 +93,7 @@ class Run {
     };
 
     const TrainOptions& o_;
-    const std::atomic<bool>& interrupt_;
+    const data::StopToken stop_;
     std::ostream& out_;
     const std::filesystem::path base_;  // where --base-model was found
     ModelConfig config_;

@@ -141,7 +141,7 @@ bool Run::plan_fits() const {
 
 // The rows and the number of steps, with all that can be wrong about them.
 void Run::open_rows() {
-    data_ = open_data(o_, base_, config_, out_, [&] { check_stop(); });
+    data_ = open_data(o_, base_, config_, out_, stop_);
     if (data_.val) check_has_targets(*data_.val);
     steps_ = total_steps(o_, data_.train->rows());
     if (!o_.trace.empty() && trace_steps_.first > steps_)
@@ -202,7 +202,7 @@ void Run::load_model() {
     const Clock::time_point start = Clock::now();
     Model::Options options;
     options.seed = o_.seed;
-    options.check = [&] { check_stop(); };
+    options.stop = stop_;
     Clock::time_point told = start;
     options.progress = [&](size_t done, size_t total) {
         if (data::seconds_since(told) < 2 && done != total) return;

@@ -75,7 +75,7 @@ void Run::evaluate(int64_t step) {
     const Clock::time_point start = Clock::now();
     const uint64_t rows = data_.val->rows(), B = static_cast<uint64_t>(o_.micro_batch_size);
     const auto batch = [&](uint64_t i) { return batch_of(*data_.val, i * B, std::min(B, rows - i * B)); };
-    const std::optional<double> loss = loop_->evaluate((rows + B - 1) / B, batch, [&] { return interrupt_.load(); });
+    const std::optional<double> loss = loop_->evaluate((rows + B - 1) / B, batch, stop_);
     leave_out_of_step();
     if (!loss) {
         out_ << "note: the evaluation at step " << step << " was interrupted\n" << std::flush;
@@ -134,12 +134,10 @@ void Run::sample(const std::string& when) {
         out_ << printable_text(piece) << std::flush;
     };
     int tokens = 0;
-    const SampleEnd end = sample_tokens(
-        *model_, prompt_, settings, [&] { return interrupt_.load(); },
-        [&](int32_t token) {
-            ++tokens;
-            show(stream.add(token));
-        });
+    const SampleEnd end = sample_tokens(*model_, prompt_, settings, stop_, [&](int32_t token) {
+        ++tokens;
+        show(stream.add(token));
+    });
     show(stream.rest());
     out_ << "\n";
     if (end == SampleEnd::not_finite)
@@ -204,7 +202,7 @@ bool Run::enqueue_step() {
     const StepInTrace in_trace(model_->offload(), step + 1);
     const std::optional<size_t> read_back_bytes = loop_->enqueue(
         micro_batches, [&](uint64_t i) { return batch_of(*data_.train, first_sample + i * B, B, &filling[i]); },
-        settings, [&] { return interrupt_.load(); });
+        settings, stop_);
     if (!read_back_bytes) return false;
     const offload::OffloadStats after = model_->offload().stats();
     const uint64_t sent_back_bytes = device_->traffic().device_to_host_bytes - traffic_before;
@@ -397,7 +395,7 @@ void Run::finish() {
 }
 
 void Run::train_steps() {
-    while (state_.step < steps_ && !interrupt_) {
+    while (state_.step < steps_ && !stop_.requested()) {
         start_trace(state_.step);
         if (!enqueue_step()) {
             out_ << "note: step " << state_.step + 1 << " was under way and is dropped; no weight was changed by it\n";
@@ -476,8 +474,8 @@ int Run::run() {
     return 0;
 }
 
-int train(const TrainOptions& options, const std::atomic<bool>& interrupt, std::ostream& out) {
-    return Run(options, interrupt, out).run();
+int train(const TrainOptions& options, data::StopToken stop, std::ostream& out) {
+    return Run(options, stop, out).run();
 }
 
 }  // namespace slab::train

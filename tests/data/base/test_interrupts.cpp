@@ -17,14 +17,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Throws Interrupted at question number `at` (1, 2, ...), and says how many there were.
+// Requested at question number `at` (1, 2, ...), or never; says how many there were.
 struct StopAt {
-    size_t at, asked = 0;
-    std::function<void()> check() {
-        return [this] {
-            if (++asked == at) throw data::Interrupted{};
-        };
-    }
+    static constexpr size_t kNever = size_t{1} << 40;
+    const size_t at;
+    std::atomic<int64_t> left{static_cast<int64_t>(at)};
+    explicit StopAt(size_t question) : at(question) {}
+    data::StopToken token() { return data::StopToken(left); }
+    size_t asked() const { return at - static_cast<size_t>(left.load()); }
 };
 
 // Pieces read while a model is loaded up to the stop, and whether it came to one. One thread, so that no other piece is
@@ -37,12 +37,12 @@ std::pair<size_t, bool> load(const fs::path& base, const ModelSettings& settings
     bool stopped = false;
     try {
         Model::Options options;
-        options.check = stop.check();
+        options.stop = stop.token();
         const Model model(device, make_layout(config, settings), weights, options);
     } catch (const data::Interrupted&) {
         stopped = true;
     }
-    return {stop.asked, stopped};
+    return {stop.asked(), stopped};
 }
 
 // Every file below a directory, with its content.
@@ -53,8 +53,8 @@ std::map<std::string, std::string> all_files(const fs::path& directory) {
     return files;
 }
 
-// Runs a program of the form run_tokenize, run_export to its end, counting its checks, and then stops it at every one
-// of them: nothing may be left, and it may not have asked again.
+// Runs a program of the form run_tokenize, run_export to its end, counting its questions, and then stops it at every
+// one of them: nothing may be left, and it may not have asked again.
 template <class Run>
 void stop_everywhere(const fs::path& directory, const char* message, const Run& run) {
     const auto before = all_files(directory);
@@ -63,8 +63,8 @@ void stop_everywhere(const fs::path& directory, const char* message, const Run& 
         CAPTURE(at);
         StopAt stop{at};
         err.str("");
-        const int code = run(stop.check(), err);
-        if (stop.asked < at) {
+        const int code = run(stop.token(), err);
+        if (stop.asked() < at) {
             CHECK(err.str() == "");
             CHECK(code == 0);
             CHECK(at > 3);
@@ -72,7 +72,7 @@ void stop_everywhere(const fs::path& directory, const char* message, const Run& 
         }
         REQUIRE(code == data::kExitInterrupted);
         CHECK(has(err.str(), message));
-        CHECK(stop.asked == at);
+        CHECK(stop.asked() == at);
         CHECK(all_files(directory) == before);
     }
 }
@@ -90,7 +90,7 @@ TEST_SUITE("cpu") {
                  {tiny_settings(), streamed(tiny_settings(), 1, 2), streamed(tiny_settings(), 1, 2, {1}),
                   tiny_full_settings(), streamed(tiny_full_settings(1), 1, 2)}) {
                 CAPTURE(base.string());
-                CHECK(load(base, settings, 0) == std::pair(parts, false));
+                CHECK(load(base, settings, StopAt::kNever) == std::pair(parts, false));
                 for (const size_t n : {size_t{1}, parts / 3, 2 * parts / 3, parts})
                     CHECK(load(base, settings, n) == std::pair(n, true));
             }
@@ -104,7 +104,7 @@ TEST_SUITE("cpu") {
         for (const TensorSpec& spec : all_tensors(config)) {
             std::vector<float> values(spec.rows * spec.cols);
             StopAt stop{1};
-            CHECK_THROWS_AS(weights.read(spec, values.data(), pool, stop.check()), data::Interrupted);
+            CHECK_THROWS_AS(weights.read(spec, values.data(), pool, stop.token()), data::Interrupted);
         }
     }
 
@@ -117,7 +117,7 @@ TEST_SUITE("cpu") {
             const fs::path above = bench.dir.path / "deep";
             flags["--output-dir"] = (above / "er" / "run").string();
             std::ostringstream out;
-            const Program program = run_train_gpt(bench.arguments("", flags), std::atomic<bool>{true}, out);
+            const Program program = run_train_gpt(bench.arguments("", flags), stop_at_once(), out);
             CHECK(program.error == "");
             CHECK(program.code == 130);
             CHECK(has(out.str(), "interrupted while loading; nothing was written"));
@@ -128,7 +128,7 @@ TEST_SUITE("cpu") {
         const auto before = all_files(bench.run_dir("a"));
         std::ostringstream out;
         const Flags on = {{"--max-steps", "4"}, {"--save-steps", "2"}, {"--resume-from-checkpoint", "last"}};
-        CHECK(run_train_gpt(bench.arguments("a", on), std::atomic<bool>{true}, out).code == 130);
+        CHECK(run_train_gpt(bench.arguments("a", on), stop_at_once(), out).code == 130);
         CHECK(all_files(bench.run_dir("a")) == before);
         const std::string adapter = bench.adapter("a");
         bench.run_well("a", on);
@@ -143,13 +143,13 @@ TEST_SUITE("cpu") {
                           gguf = dir.path / "a.gguf";
         for (const auto& [flag, output] : {std::pair{"--merge", merged}, {"--gguf-adapter", gguf}})
             stop_everywhere(dir.path, "export_gpt: interrupted; what was being written is removed",
-                            [&](const std::function<void()>& check, std::ostream& err) {
+                            [&](data::StopToken stop, std::ostream& err) {
                                 std::ostringstream out;
                                 const std::vector<const char*> argv = {
                                     "export_gpt",    "--base-model", base.c_str(), "--adapter",
                                     adapter.c_str(), "--threads",    "1",          flag,
                                     output.c_str()};
-                                return run_export(static_cast<int>(argv.size()), argv.data(), out, err, check);
+                                return run_export(static_cast<int>(argv.size()), argv.data(), out, err, stop);
                             });
     }
 
@@ -167,10 +167,10 @@ TEST_SUITE("cpu") {
             std::vector<const char*> argv;
             for (const std::string& argument : arguments) argv.push_back(argument.c_str());
             stop_everywhere(output.path, "tokenize: interrupted; nothing was written",
-                            [&](const std::function<void()>& check, std::ostream& err) {
+                            [&](data::StopToken stop, std::ostream& err) {
                                 std::ostringstream out;
                                 return data::run_tokenize(static_cast<int>(argv.size()), argv.data(), 0, out, err,
-                                                          check);
+                                                          stop);
                             });
         }
     }

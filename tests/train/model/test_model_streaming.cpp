@@ -142,8 +142,7 @@ TEST_SUITE("cpu") {
                                                        tiny_batch(base.config, {.B = 1, .T = 9}, 6)});
                     CHECK(std::isfinite(loss));
                     int sampled = 0;
-                    sample_tokens(
-                        run.model, {3, 1, 2}, {.tokens = 3}, [] { return false; }, [&](int32_t) { ++sampled; });
+                    sample_tokens(run.model, {3, 1, 2}, {.tokens = 3}, {}, [&](int32_t) { ++sampled; });
                     CHECK(sampled == 3);
                 };
                 Outcome got;

@@ -98,8 +98,7 @@ TEST_SUITE("cpu") {
             CHECK(account.used_bytes() == planned);  // all is taken at the start
             train_steps(run, 2);
             evaluate(run, {tiny_batch(c.config, {.B = 1, .T = 9}, 1)});
-            sample_tokens(
-                run.model, {1, 2}, {.tokens = 2}, [] { return false; }, [](int32_t) {});
+            sample_tokens(run.model, {1, 2}, {.tokens = 2}, {}, [](int32_t) {});
             CHECK(account.peak_bytes() == planned);
             std::map<MemoryCategory, size_t> by_category;
             for (const auto& item : run.layout.device_items()) by_category[item.category] += item.bytes;

@@ -14,10 +14,6 @@ using namespace slab::test;
 
 namespace {
 
-bool never() {
-    return false;
-}
-
 ModelSettings with_cache(ModelSettings settings, int positions = 40) {
     settings.cache_positions = positions;
     return settings;
@@ -28,9 +24,9 @@ struct Sampled {
     SampleEnd end;
 };
 Sampled sample(TinyRun& run, const std::vector<int32_t>& prompt, const SampleSettings& settings,
-               const std::function<bool()>& interrupted = never) {
+               data::StopToken stop = {}) {
     Sampled s;
-    s.end = sample_tokens(run.model, prompt, settings, interrupted, [&](int32_t t) { s.tokens.push_back(t); });
+    s.end = sample_tokens(run.model, prompt, settings, stop, [&](int32_t t) { s.tokens.push_back(t); });
     return s;
 }
 
@@ -227,8 +223,8 @@ TEST_SUITE("cpu") {
         const Sampled stopped = sample(run, {1}, stopping);
         CHECK(stopped.end == SampleEnd::stop_token);
         CHECK(stopped.tokens == std::vector<int32_t>(got.begin(), std::find(got.begin(), got.end(), got[3])));
-        int calls = 0;
-        const Sampled interrupted = sample(run, {1}, usual, [&] { return ++calls > 2; });
+        std::atomic<int64_t> questions{3};
+        const Sampled interrupted = sample(run, {1}, usual, data::StopToken(questions));
         CHECK(interrupted.end == SampleEnd::interrupted);
         CHECK(interrupted.tokens == std::vector<int32_t>(got.begin(), got.begin() + 2));
     }

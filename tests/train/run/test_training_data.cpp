@@ -45,7 +45,7 @@ TEST_SUITE("cpu") {
             CAPTURE(name);
             DoAfter screen("step 2/6", action);
             std::ostream out(&screen);
-            const Program program = run_train_gpt(bench.arguments(name, usual), std::atomic<bool>{false}, out);
+            const Program program = run_train_gpt(bench.arguments(name, usual), {}, out);
             CHECK(program.code == 1);
             CHECK(has(program.error, data.string() + ": tokens: "));
             CHECK(has(program.error, why));
@@ -67,8 +67,8 @@ TEST_SUITE("cpu") {
             fs::create_directory(generation);
         });
         std::ostream out(&screen);
-        const Program program = run_train_gpt(bench.arguments("a", {{"--adapter", "none"}, {"--save-steps", "3"}}),
-                                              std::atomic<bool>{false}, out);
+        const Program program =
+            run_train_gpt(bench.arguments("a", {{"--adapter", "none"}, {"--save-steps", "3"}}), {}, out);
         CHECK(program.error == "");
         CHECK(program.code == 0);
         CHECK(has(screen.str(), "note: generation_config.json is not copied beside the weights: "));
@@ -157,7 +157,7 @@ TEST_SUITE("cpu") {
         std::ostringstream out;
         const Program stopped = run_train_gpt(
             bench.arguments("a", {{"--plan", ""}, {"--train-data", (bench.dir.path / "r.jsonl").string()}}),
-            std::atomic<bool>{true}, out);
+            stop_at_once(), out);
         CHECK(stopped.code == 130);
         // What trains is named for what it is.
         const std::string adapters = plan("train.bin", {}).out, full = plan("train.bin", {{"--adapter", "none"}}).out;
@@ -201,9 +201,8 @@ TEST_SUITE("cpu") {
         for (const char* name : {"t.txt", "t.jsonl"}) {
             CAPTURE(name);
             std::ostringstream out;
-            const Program program =
-                run_train_gpt(bench.arguments("a", {{"--train-data", (bench.dir.path / name).string()}}),
-                              std::atomic<bool>{true}, out);
+            const Program program = run_train_gpt(
+                bench.arguments("a", {{"--train-data", (bench.dir.path / name).string()}}), stop_at_once(), out);
             CHECK(program.error == "");
             CHECK(program.code == 130);
             CHECK(has(out.str(), "interrupted while loading; nothing was written"));

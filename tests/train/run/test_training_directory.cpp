@@ -250,9 +250,8 @@ TEST_SUITE("cpu") {
             "[]\n}\n";
         DoAfter screen("step 1/", [&] { put(trace, boxes); });
         std::ostream out(&screen);
-        const std::atomic<bool> never{false};
         const Program program =
-            run_train_gpt(bench.arguments("a", {{"--trace", trace.string()}, {"--trace-steps", "3:3"}}), never, out);
+            run_train_gpt(bench.arguments("a", {{"--trace", trace.string()}, {"--trace-steps", "3:3"}}), {}, out);
         CHECK(program.code == 1);
         CHECK(has(program.error, "is the trace of another run, in " + bench.run_dir("b").string()));
         CHECK(has(program.error, "a checkpoint is saved"));

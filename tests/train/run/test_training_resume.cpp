@@ -27,7 +27,7 @@ TEST_SUITE("cpu") {
             std::ostream out(&screen);
             Flags first = usual;
             first.insert({{"--layer-offloading", ""}, {"--num-slots", "3"}});
-            const Program stopped = run_train_gpt(bench.arguments(name, first), screen.flag, out);
+            const Program stopped = run_train_gpt(bench.arguments(name, first), screen.stop, out);
             CHECK(stopped.error == "");
             CHECK(stopped.code == 130);
             CHECK(has(screen.str(), "interrupted"));
@@ -136,7 +136,7 @@ TEST_SUITE("cpu") {
         // Stopped, moved and resumed: the same best, under its new name; and "before" is still the run's beginning.
         InterruptAfter screen("eval 6/7");
         std::ostream out(&screen);
-        REQUIRE(run_train_gpt(bench.arguments("stopped", flags), screen.flag, out).code == 130);
+        REQUIRE(run_train_gpt(bench.arguments("stopped", flags), screen.stop, out).code == 130);
         fs::rename(bench.run_dir("stopped"), bench.run_dir("moved"));
         const Program resumed = bench.run("moved", again);
         CHECK(resumed.error == "");
@@ -170,7 +170,7 @@ TEST_SUITE("cpu") {
             CHECK(want["best_global_step"] == step);
             InterruptAfter evaluating("step " + std::to_string(step) + "/7");
             std::ostream screen_of_it(&evaluating);
-            REQUIRE(run_train_gpt(bench.arguments(run, flags), evaluating.flag, screen_of_it).code == code);
+            REQUIRE(run_train_gpt(bench.arguments(run, flags), evaluating.stop, screen_of_it).code == code);
             REQUIRE(has(evaluating.str(), "note: the evaluation at step " + std::to_string(step) + " was interrupted"));
             bench.run_well(run, again);
             const json got = state_of(run, "checkpoint-7");
@@ -191,15 +191,15 @@ TEST_SUITE("cpu") {
             Outcome got;
             train_steps(got, run, 0, 1, 4);
             const std::vector<MicroBatch> data = tiny_step_data(base.config, 1, 4);
-            uint64_t made = 0, asked = 0;
+            uint64_t made = 0;
             const auto batch = [&](uint64_t i) {
                 ++made;
                 return data[i];
             };
-            const auto asked_for = [&](uint64_t times) { return [&, times] { return ++asked > times; }; };
             for (const uint64_t times : {0, 2, 4, 5, 7}) {  // four questions while targets are counted, then four more
-                made = asked = 0;
-                CHECK_FALSE(run.loop.enqueue(4, batch, tiny_step(), asked_for(times)).has_value());
+                made = 0;
+                std::atomic<int64_t> questions{static_cast<int64_t>(times) + 1};
+                CHECK_FALSE(run.loop.enqueue(4, batch, tiny_step(), data::StopToken(questions)).has_value());
                 CHECK(made == times);
                 CHECK(run.loop.pending() == 0);
             }
@@ -208,7 +208,7 @@ TEST_SUITE("cpu") {
                 if (++made == 7) throw std::runtime_error("no more data");
                 return data[i];
             };
-            CHECK_THROWS_AS(run.loop.enqueue(4, failing, tiny_step(), [] { return false; }), std::runtime_error);
+            CHECK_THROWS_AS(run.loop.enqueue(4, failing, tiny_step(), {}), std::runtime_error);
             CHECK(made == 7);
             CHECK(run.loop.pending() == 0);
             train_steps(got, run, 1, 2, 4);
@@ -278,7 +278,7 @@ TEST_SUITE("cpu") {
 
         InterruptAfter screen("step 1/4");
         std::ostream to_screen(&screen);
-        REQUIRE(run_train_gpt(bench.arguments("b", usual), screen.flag, to_screen).code == 130);
+        REQUIRE(run_train_gpt(bench.arguments("b", usual), screen.stop, to_screen).code == 130);
         CHECK(has(screen.str(), "sample before: Once|"));
         out = again("b");
         CHECK(has(out, "sample at step 2: Once|"));
@@ -377,23 +377,25 @@ TEST_SUITE("cpu") {
         const TinyBase base("llama", 2);
         TinyRun run(base, streamed(tiny_settings(), 1, 2));
         uint64_t made = 0;
+        std::atomic<bool> three_made{false}, at_once{true};
         const auto batch = [&](uint64_t i) {
             CHECK(i == made++);
+            three_made = made == 3;
             return tiny_batch(base.config, {}, static_cast<unsigned>(i));
         };
-        CHECK_FALSE(run.loop.evaluate(1000, batch, [&] { return made == 3; }).has_value());
+        CHECK_FALSE(run.loop.evaluate(1000, batch, data::StopToken(three_made)).has_value());
         CHECK(made == 3);
-        CHECK_FALSE(run.loop.evaluate(5, batch, [] { return true; }).has_value());
+        CHECK_FALSE(run.loop.evaluate(5, batch, data::StopToken(at_once)).has_value());
         CHECK(made == 3);
         made = 0;
-        CHECK(run.loop.evaluate(3, batch, [] { return false; }).has_value());
+        CHECK(run.loop.evaluate(3, batch, {}).has_value());
         run.loop.enqueue(tiny_step_data(base.config, 0, 2), tiny_step());  // and training goes on
         CHECK(std::isfinite(run.loop.collect().loss));
 
         const Bench bench;
         InterruptAfter screen("loaded in ");
         std::ostream out(&screen);
-        CHECK(run_train_gpt(bench.arguments("a", {{"--val-set-size", "3"}}), screen.flag, out).code == 130);
+        CHECK(run_train_gpt(bench.arguments("a", {{"--val-set-size", "3"}}), screen.stop, out).code == 130);
         CHECK(has(screen.str(), "note: the evaluation at step 0 was interrupted"));
         CHECK(evals_of(bench.run_dir("a")).empty());
     }
@@ -421,8 +423,7 @@ TEST_SUITE("cpu") {
         DoAfter screen("step 1/",
                        [&] { fs::last_write_time(base, fs::last_write_time(base) + std::chrono::seconds(5)); });
         std::ostream out(&screen);
-        const std::atomic<bool> never{false};
-        const Program program = run_train_gpt(bench.arguments("a", usual), never, out);
+        const Program program = run_train_gpt(bench.arguments("a", usual), {}, out);
         const fs::path last = bench.run_dir("a") / "checkpoint-5";
         CHECK(program.code == 1);
         for (const std::string& part :
@@ -447,8 +448,7 @@ TEST_SUITE("cpu") {
         const fs::path way = bench.run_dir("a") / "checkpoint-4";
         DoAfter screen("step 3/", [&] { put(way, "in the way"); });
         std::ostream out(&screen);
-        const std::atomic<bool> never{false};
-        Program program = run_train_gpt(bench.arguments("a", {{"--save-steps", "2"}}), never, out);
+        Program program = run_train_gpt(bench.arguments("a", {{"--save-steps", "2"}}), {}, out);
         CHECK(program.code == 1);
         CHECK(has(program.error, "the checkpoint of step 4 was not saved: "));
         CHECK(has(program.error,
@@ -461,7 +461,7 @@ TEST_SUITE("cpu") {
         std::optional<SmallDisk> disk;
         DoAfter filling("step 1/", [&] { disk.emplace(fs::file_size(bench.run_dir("b") / "log.jsonl")); });
         std::ostream to_filling(&filling);
-        program = run_train_gpt(bench.arguments("b", {}), never, to_filling);
+        program = run_train_gpt(bench.arguments("b", {}), {}, to_filling);
         disk.reset();
         CHECK(program.code == 1);
         CHECK(has(program.error, "is the disk full? The run ends after step "));

@@ -53,9 +53,8 @@ TEST_SUITE("cpu") {
         } remover;
         remover.gone = bench.dir.path / "traces";
         std::ostream screen(&remover);
-        const std::atomic<bool> never{false};
         const Program program = run_train_gpt(
-            bench.arguments("a", {{"--trace", (remover.gone / "t.json").string()}, {"--trace-steps", "3:3"}}), never,
+            bench.arguments("a", {{"--trace", (remover.gone / "t.json").string()}, {"--trace-steps", "3:3"}}), {},
             screen);
         CHECK(program.code == 1);
         CHECK(has(program.error, "of which a checkpoint is saved"));
