@@ -1,5 +1,5 @@
-// Flags are checked by name before CLI11 sees them: CLI11 would report an unknown flag only after it had taken the
-// flag's value for a positional argument, and knows no nearest name.
+// Flags are checked by name before CLI11 sees them. CLI11 would take an unknown flag's value for a positional argument
+// first, and knows no near name.
 #include "data/base/command_line.h"
 
 #include <fcntl.h>
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/base/error.h"
 #include "data/base/nearest_name.h"
 
 #define SLABSTREAM_VERSION "0.1.0"
@@ -35,9 +36,12 @@ bool is_single(const CLI::Option& option) {
     return option.nonpositional() && option.get_expected_max() == 1;
 }
 
-std::string refuse_empty(const std::string& flag, bool number) {
-    return flag + " is empty; wanted " + (number ? "a number" : "a value") +
-           " there. Hint: is a shell's variable unset? Leave the flag out for its default";
+std::string empty_value(const std::string& flag, bool number) {
+    const ErrorText error{.subject = flag,
+                          .given = "is empty",
+                          .wanted = number ? "a number there" : "a value there",
+                          .hint = "is a shell's variable unset? Leave the flag out for its default"};
+    return error.text();
 }
 
 // CLI11 reads 010 as 8 and 0x10 as 16, as C does.
@@ -46,8 +50,8 @@ bool is_octal_or_hexadecimal(std::string_view number) {
     return number.size() > 1 && number[0] == '0' && std::string_view(".eE").find(number[1]) == std::string_view::npos;
 }
 
-// What CLI11 takes all the same, and for something else: no text at all (0, or as if the flag were not there), a number
-// that begins with 0, and any number for a switch (true).
+// An error for a value that CLI11 takes for something else, or "". It takes an empty value for 0 or for no flag, 010 for
+// 8, and any number after a switch for true.
 std::string misread_value(const CLI::App& app) {
     for (const CLI::Option* option : app.get_options()) {
         const std::string type = option->get_type_name();
@@ -55,18 +59,19 @@ std::string misread_value(const CLI::App& app) {
         std::vector<std::string> values = option->results();
         if (is_single(*option) && values.size() > 1) values.erase(values.begin(), values.end() - 1);
         for (const std::string& value : values) {
-            if (value.empty()) return refuse_empty(option->get_name(), number);
+            const std::string subject = option->get_name() + " " + value;
+            if (value.empty()) return empty_value(option->get_name(), number);
             if (number && is_octal_or_hexadecimal(value))
-                return option->get_name() + " = " + value + "; wanted a decimal number that does not begin with 0";
+                return ErrorText{subject, "begins with 0", "a decimal number without it", ""}.text();
             if (option->get_expected_max() == 0 && value != "true" && value != "false")
-                return option->get_name() + " = " + value + " makes no sense; wanted true or false, or the flag alone";
+                return ErrorText{subject, "is neither true nor false", "one of them, or the flag alone", ""}.text();
         }
     }
     return "";
 }
 
-// The end of the process but for the libraries' own ends: OpenBLAS joins its idle threads there, and where memory is
-// limited (ulimit -v, -d) these never end, as each tries for ever to get the buffer that it is refused.
+// Ends the process without the libraries' own ends: OpenBLAS joins its idle threads there. Where memory is limited
+// (ulimit -v, -d) these never end, as each tries for ever to get the buffer that it is refused.
 [[maybe_unused]] void end_now(int code, void*) {
     std::cout.flush();
     std::cerr.flush();
@@ -77,8 +82,8 @@ std::string misread_value(const CLI::App& app) {
 }  // namespace
 
 void prepare_standard_streams() {
-    // Runs after all that belongs to this program and is registered later, and before what libraries registered. The
-    // sanitizers say what they found (leaks) at the end that is cut off.
+    // Runs after all that this program registers later, and before what libraries registered. The sanitizers report
+    // leaks at the end that is cut off here.
 #if defined(SLABSTREAM_OPENBLAS) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     on_exit(end_now, nullptr);
 #endif
@@ -111,9 +116,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
         std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(name_end), '_', '-');
         const std::string name = argument.substr(0, name_end);
         if (std::find(known.begin(), known.end(), name) == known.end())
-            return refuse("unknown flag " + name + "; did you mean " + nearest_name(name, known) + "?");
+            return refuse("unknown flag " + name + did_you_mean(name, known));
         // CLI11 would take the next argument for the value.
-        if (name_end + 1 == argument.size()) return refuse(refuse_empty(name, false));
+        if (name_end + 1 == argument.size()) return refuse(empty_value(name, false));
     }
     std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 wants a vector
     try {
@@ -126,7 +131,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
         return 0;
     } catch (const CLI::ConversionError& error) {
         const std::string misread = misread_value(app);  // knows 08 better
-        return refuse(!misread.empty() ? misread : std::string(error.what()) + "; wanted a number there");
+        return refuse(misread.empty() ? std::string(error.what()) + "; wanted a number there" : misread);
     } catch (const CLI::ParseError& error) {
         return refuse(error.what());
     }

@@ -6,6 +6,7 @@
 #include <ostream>
 #include <stdexcept>
 
+#include "data/base/byte_size.h"
 #include "data/base/command_line.h"
 #include "data/base/output_paths.h"
 #include "data/base/stop_signals.h"
@@ -15,7 +16,6 @@
 #include "train/files/adapter_files.h"
 #include "train/files/base_config.h"
 #include "train/files/gguf_weights.h"
-#include "train/run/options.h"
 #include "train/run/run_setup.h"
 #include "train/spec/lora.h"
 #include "train/spec/text.h"
@@ -67,7 +67,7 @@ void export_all(const ExportOptions& o, std::ostream& out, data::StopToken stop)
     MergeSettings settings;
     settings.stop = stop;
     settings.dtype = o.dtype;
-    settings.max_shard_bytes = parse_size(o.max_shard_size, "--max-shard-size");
+    settings.max_shard_bytes = data::parse_size(o.max_shard_size, "--max-shard-size");
     if (o.merge.empty() && !o.dtype.empty())
         throw std::runtime_error("--dtype is of merged weights and needs --merge; a GGUF adapter is float32");
     check_outputs(o);

@@ -1,14 +1,13 @@
-// Reading and writing of config files. See config_file.h.
 #include "train/run/config_file.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
-#include <stdexcept>
 #include <string_view>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/utf8.h"
 #include "train/spec/text.h"
 
@@ -59,8 +58,10 @@ class Line {
         return joined;
     }
     [[noreturn]] void refuse(const std::string& wanted) const {
-        throw std::runtime_error(where_ + ", line " + std::to_string(number_) + ": " + data::quote(text_) +
-                                 "; wanted " + wanted);
+        throw data::UserError({.subject = where_ + ", line " + std::to_string(number_),
+                               .given = data::quote(text_),
+                               .wanted = wanted,
+                               .hint = ""});
     }
 
   private:
@@ -86,7 +87,7 @@ class Line {
         return value;
     }
 
-    // Behind the opening quote.
+    // After the opening quote.
     std::string escaped_string() {
         constexpr std::string_view letters = "btnfr\"\\", meanings = "\b\t\n\f\r\"\\";
         std::string value;
@@ -108,11 +109,11 @@ class Line {
         return value;
     }
 
-    // Behind \u.
+    // After \u.
     uint32_t escaped_character() {
         uint32_t code = 0;
         for (int i = 0; i < 4; ++i, ++at_) {
-            if (at_ == text_.size() || !std::isxdigit(byte(at_))) refuse("four hexadecimal digits behind \\u");
+            if (at_ == text_.size() || !std::isxdigit(byte(at_))) refuse("four hexadecimal digits after \\u");
             const char digit[] = {text_[at_], 0};
             code = code * 16 + static_cast<uint32_t>(std::strtoul(digit, nullptr, 16));
         }
@@ -138,18 +139,20 @@ std::vector<ConfigEntry> parse_config(std::istream& input, const std::string& wh
         if (line.take('[')) line.refuse("key = value: keys stand without sections");
         ConfigEntry entry{line.key(), "", number};
         std::replace(entry.key.begin(), entry.key.end(), '_', '-');
-        if (!line.take('=')) line.refuse("= behind the key");
+        if (!line.take('=')) line.refuse("= after the key");
         entry.value = line.value();
-        if (!line.at_end()) line.refuse("nothing behind the value");
+        if (!line.at_end()) line.refuse("nothing after the value");
         for (const ConfigEntry& other : entries)
             if (other.key == entry.key)
                 line.refuse("each key once; line " + std::to_string(other.line) + " has it too");
         entries.push_back(std::move(entry));
     }
-    // What std::getline makes of an error, of memory that is exhausted too; it looks like an end otherwise.
+    // Without this check an error of the disk, or exhausted memory, would look like the file's end.
     if (input.bad())
-        throw std::runtime_error(where + ": could not be read beyond line " + std::to_string(number) +
-                                 "; wanted a file whose lines a disk and memory can give");
+        throw data::IoError({.subject = where,
+                             .given = "could not be read beyond line " + std::to_string(number),
+                             .wanted = "a file whose lines a disk and memory can give",
+                             .hint = ""});
     return entries;
 }
 

@@ -1,8 +1,8 @@
 // Config files of a run: the part of TOML that a list of flags needs, one `key = value` a line.
 //
 // Values are strings ("..." with escapes, '...' as they stand), numbers, true and false, and lists of these on one
-// line, which become one text joined by commas ("q_proj,v_proj"). Written and read by the same few lines, so that any
-// text survives the way through a file; CLI11's own reader knows no escapes. Source of the format: toml.io/en/v1.0.0.
+// line. A list becomes one text joined by commas ("q_proj,v_proj"). Any text survives being written and read; CLI11's
+// own reader knows no escapes. Source of the format: toml.io/en/v1.0.0.
 #pragma once
 
 #include <istream>
@@ -16,7 +16,8 @@ struct ConfigEntry {
     int line;                // from 1
 };
 
-// Throws std::runtime_error naming `where` (the file), the line, what it says and what is wanted.
+// where: the file, for errors. Throws data::UserError naming file, line, its text and what is wanted, and data::IoError
+// if reading fails.
 std::vector<ConfigEntry> parse_config(std::istream& input, const std::string& where);
 
 // A value as it is written: a number or a truth value bare, anything else as a string.

@@ -1,4 +1,3 @@
-// A difference that follows from another one is not named: a user would be told of a flag that nobody gave.
 #include "train/run/identity.h"
 
 #include <algorithm>
@@ -6,6 +5,8 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "train/run/flag_table.h"
+#include "train/run/run_setup.h"
 #include "train/spec/lora.h"
 #include "train/spec/text.h"
 
@@ -18,14 +19,10 @@ constexpr const char* kTokensName = "tokens of --train-data (a hash)";
 constexpr const char* kRowsName = "rows of --train-data";
 constexpr const char* kStepsName = "--max-steps (or --num-epochs)";
 
-// What of a run's identity follows from other parts of it. A difference there is named only when these are the same, or
-// a user would be told of a flag that nobody gave.
-struct Derived {
-    const char* name;
-    std::vector<const char*> from;
-};
-const std::vector<Derived>& derived_names() {
-    static const std::vector<Derived> names = {
+// What follows from other parts of the identity. Its difference is named only if those parts are equal: a user would be
+// told of a flag that nobody gave.
+const std::map<std::string, std::vector<std::string>>& derived_names() {
+    static const std::map<std::string, std::vector<std::string>> names = {
         {kTokensName, {"--sequence-len", "--sample-packing", "--train-on-inputs", "--chat-template"}},
         {kRowsName, {kTokensName, "--sequence-len", "--sample-packing", "--train-on-inputs", "--chat-template"}},
         {kStepsName, {kRowsName, kTokensName, "--micro-batch-size", "--gradient-accumulation-steps"}},
@@ -33,51 +30,38 @@ const std::vector<Derived>& derived_names() {
     return names;
 }
 
+// Checkpoints have numbers in this form, so it must not change.
+std::string identity_text(const Flag& flag, const TrainOptions& options) {
+    return with_value(flag, options, [&](const auto& value) -> std::string {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>)
+            return format_text("%.9g", value);
+        else
+            return flag_text(flag, options);
+    });
+}
+
 }  // namespace
 
-// What decides the bits of a run beside the files: a resumed run must agree in all of it.
-std::map<std::string, std::string> identity_of(const TrainOptions& o, const ModelLayout& layout, int64_t steps,
+std::map<std::string, std::string> identity_of(const TrainOptions& options, const ModelLayout& layout, int64_t steps,
                                                const DataLoader& train_data) {
-    std::map<std::string, std::string> id = {
-        {"--sequence-len", std::to_string(o.sequence_len)},
-        {"--micro-batch-size", std::to_string(o.micro_batch_size)},
-        {"--gradient-accumulation-steps", std::to_string(o.gradient_accumulation_steps)},
-        {"--seed", std::to_string(o.seed)},
-        {"--learning-rate", format_text("%.9g", o.learning_rate)},
-        {"--lr-scheduler", o.lr_scheduler},
-        {"--warmup-ratio", format_text("%.9g", o.warmup_ratio)},
-        {"--warmup-steps", std::to_string(o.warmup_steps)},
-        {"--weight-decay", format_text("%.9g", o.weight_decay)},
-        {"--max-grad-norm", format_text("%.9g", o.max_grad_norm)},
-        {"--adam-beta1", format_text("%.9g", o.adam_beta1)},
-        {"--adam-beta2", format_text("%.9g", o.adam_beta2)},
-        {"--adam-epsilon", format_text("%.9g", o.adam_epsilon)},
-        {"--freeze-layers", std::to_string(layout.settings.freeze_layers)},
-        {"--from-scratch", o.from_scratch ? "true" : "false"},
-        {kStepsName, std::to_string(steps)},
-        {"--sample-packing", o.sample_packing ? "true" : "false"},
-        {"--train-on-inputs", o.train_on_inputs ? "true" : "false"},
-        {"--chat-template", o.chat_template},
-        {kRowsName, std::to_string(train_data.rows())},
-        {kTokensName, format_text("%016" PRIx64, train_data.file().content_hash())},
-    };
-    id["--adapter"] = layout.settings.lora ? "lora" : "none";
+    const auto& lora = layout.settings.lora;
+    TrainOptions decided = options;
+    decided.adapter = lora ? "lora" : "none";
+    decided.freeze_layers = layout.settings.freeze_layers;
+    if (lora) set_lora_flags(decided, *lora);  // of --adapter-in
+    std::map<std::string, std::string> id;
+    for (const Flag& flag : flag_table())
+        if (flag.rules.bits == Bits::decided || (flag.rules.bits == Bits::adapter && lora))
+            id[std::string("--") + flag.name] = identity_text(flag, decided);
+
+    id[kStepsName] = std::to_string(steps);
+    id[kRowsName] = std::to_string(train_data.rows());
+    id[kTokensName] = format_text("%016" PRIx64, train_data.file().content_hash());
     id["precision of the build"] = kPrecision;
     if (kBackend == Backend::cuda && generic_kernels_forced()) id["SLABSTREAM_GENERIC_KERNELS"] = "1";
-    if (layout.settings.lora) {
-        const LoraSettings& lora = *layout.settings.lora;
-        std::string targets;
-        std::vector<std::string> names = lora.target_modules;  // their order means nothing
-        std::sort(names.begin(), names.end());
-        for (const auto& name : names) targets += (targets.empty() ? "" : ",") + name;
-        id["--lora-r"] = std::to_string(lora.r);
-        id["--lora-alpha"] = format_text("%.9g", lora.alpha);
-        id["--lora-dropout"] = format_text("%.9g", lora.dropout);
-        id["--lora-target-modules"] = targets;
-        std::string layers;
-        for (const int layer : lora.layers_to_transform) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
-        id["layers_to_transform"] = layers;
-        id["--use-rslora"] = lora.rslora ? "true" : "false";
+    if (lora) {
+        std::string& layers = id["layers_to_transform"];
+        for (const int layer : lora->layers_to_transform) layers += (layers.empty() ? "" : ",") + std::to_string(layer);
     }
     return id;
 }
@@ -89,27 +73,26 @@ std::string identity_differences(const std::map<std::string, std::string>& then,
         return found == identity.end() || found->second.empty() ? "unset" : found->second;
     };
     const auto differs = [&](const std::string& name) { return value_in(then, name) != value_in(now, name); };
-    const auto said = [&](const std::string& words, const std::string& name) {
+    const auto told = [&](const std::string& words, const std::string& name) {
         return words + value_in(then, name) + ", this one has " + value_in(now, name);
     };
     std::map<std::string, std::string> all = then;
     all.insert(now.begin(), now.end());
     std::string flags, data;
     for (const auto& [name, value] : all) {
-        const auto& names = derived_names();
-        const auto from =
-            std::find_if(names.begin(), names.end(), [&name = name](const Derived& d) { return d.name == name; });
+        const auto derived = derived_names().find(name);
         if (!differs(name)) continue;
-        if (from != names.end() && std::any_of(from->from.begin(), from->from.end(), differs)) continue;
+        if (derived != derived_names().end() && std::any_of(derived->second.begin(), derived->second.end(), differs))
+            continue;
         if (name == kTokensName)
-            data += said(
+            data += told(
                 "the data of --train-data has changed (or what --val-set-size holds out of it): the hash of its tokens "
                 "was ",
                 name);
         else if (name == kRowsName)
-            data += said("the rows of --train-data were ", name);
+            data += told("the rows of --train-data were ", name);
         else
-            flags += (flags.empty() ? "the run was made with " : "; with ") + said(name + " ", name);
+            flags += (flags.empty() ? "the run was made with " : "; with ") + told(name + " ", name);
     }
     return flags + (flags.empty() || data.empty() ? "" : "; ") + data;
 }

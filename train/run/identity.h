@@ -1,4 +1,5 @@
-// What decides a run's bits beside its files, by flag: a resumed run must agree in all of it.
+// A run's identity: what decides its bits beside its files. A checkpoint keeps it (trainer_state.json), and a resumed
+// run must agree in all of it. Which flags belong to it is in their rows of flag_table.cpp.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,12 @@
 
 namespace slab::train {
 
-// What decides the bits of a run beside the files, by flag: a resumed run must agree in all of it.
+// By name: a flag with its dashes, or another cause. steps: optimizer steps of the whole run.
 std::map<std::string, std::string> identity_of(const TrainOptions& options, const ModelLayout& layout, int64_t steps,
                                                const DataLoader& train_data);
 
-// In what the run gone on with (then) and this one (now) differ, as the beginning of an error; "" when in nothing.
+// The differences between a checkpoint's identity (then) and this run's (now), as the beginning of an error; "" if
+// there are none.
 std::string identity_differences(const std::map<std::string, std::string>& then,
                                  const std::map<std::string, std::string>& now);
 

@@ -1,79 +1,28 @@
-// The table of flags that another makes idle. See idle_flags.h.
 #include "train/run/idle_flags.h"
 
 #include <algorithm>
-#include <iterator>
-#include <stdexcept>
 #include <utility>
 
-#include "data/base/display.h"
 #include "train/run/config_file.h"
 #include "train/run/run_setup.h"
-#include "train/spec/lora.h"
 
 namespace slab::train {
 
 namespace {
 
-// The flag that decides in another's place, or "".
-std::string full_training(const TrainOptions& o) {
-    if (o.adapter != "none") return "";
-    return o.freeze_layers >= 0 ? "freeze-layers" : "adapter";
-}
-std::string max_steps(const TrainOptions& o) {
-    return o.max_steps > 0 ? "max-steps" : "";
-}
-std::string warmup_steps(const TrainOptions& o) {
-    return o.warmup_steps >= 0 ? "warmup-steps" : "";
-}
-std::string likeliest_token(const TrainOptions& o) {
-    return o.sample_temperature == 0 ? "sample-temperature" : "";
-}
-bool always(const TrainOptions&) {
-    return true;
-}
-
-struct IdleFlag {
-    const char* flag;
-    std::string (*decided_by)(const TrainOptions&);
-    bool (*asks)(const TrainOptions&) = always;  // false: its value asks for nothing, and is no mistake anywhere
+struct Idle {
+    std::string flag, text;  // the text as a message names it
 };
 
-constexpr IdleFlag kTable[] = {
-    {"lora-r", full_training},
-    {"lora-alpha", full_training},
-    {"lora-dropout", full_training},
-    {"lora-target-modules", full_training},
-    {"use-rslora", full_training, [](const TrainOptions& o) { return o.use_rslora; }},
-    {"num-epochs", max_steps},
-    {"warmup-ratio", warmup_steps},
-    {"top-k", likeliest_token, [](const TrainOptions& o) { return o.top_k != 0; }},
-    {"top-p", likeliest_token, [](const TrainOptions& o) { return o.top_p != 1; }},
-};
-
-std::string shown(const TrainOptions& o, const std::string& flag) {
-    const GivenFlag& given = o.given.at(flag);
-    return "--" + flag + (given.value == "true" ? "" : " " + data::printable_text(given.value)) +
-           (given.in_config_file ? " (config file)" : "");
-}
-
-// Those of `flags`, shown, that the command line puts aside in favour of `decider`; `refused` gets the others.
-std::string put_aside(const TrainOptions& o, const std::vector<std::pair<std::string, std::string>>& flags,
-                      const std::string& decider, std::string& refused) {
-    std::string aside;
-    const bool on_command_line = !o.given.at(decider).in_config_file;
-    for (const auto& [flag, text] : flags) {
-        std::string& list = on_command_line && o.given.at(flag).in_config_file ? aside : refused;
-        list += (list.empty() ? "" : ", ") + text;
-    }
-    return aside;
-}
-
-std::string sorted_targets(const LoraSettings& lora) {
-    std::vector<std::string> names = lora.target_modules;
-    std::sort(names.begin(), names.end());
+// Joins the texts of idle flags that the command line overrides by `decider`; `refused` gets the others.
+std::string overridden(const TrainOptions& o, const std::vector<Idle>& idle, const std::string& decider,
+                       std::string& refused) {
     std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+    const bool on_command_line = !o.given.at(decider).in_config_file;
+    for (const Idle& each : idle) {
+        std::string& list = on_command_line && o.given.at(each.flag).in_config_file ? text : refused;
+        list += (list.empty() ? "" : ", ") + each.text;
+    }
     return text;
 }
 
@@ -87,65 +36,72 @@ bool same_modules(const LoraSettings& a, const LoraSettings& b, const ModelConfi
     return true;
 }
 
+bool is_default(const Flag& flag, const TrainOptions& o) {
+    return flag_text(flag, o) == flag_text(flag, TrainOptions());
+}
+
 }  // namespace
 
-bool is_idle(const std::string& flag, const TrainOptions& o) {
-    return std::any_of(std::begin(kTable), std::end(kTable),
-                       [&](const IdleFlag& row) { return row.flag == flag && !row.decided_by(o).empty(); });
+bool is_idle(const Flag& flag, const TrainOptions& o) {
+    return flag.rules.idle_beside && flag.rules.idle_beside(o);
 }
 
 std::vector<std::string> check_idle_flags(const TrainOptions& o) {
-    std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> by_decider;
-    for (const IdleFlag& row : kTable) {
-        const std::string decider = row.decided_by(o);
-        if (decider.empty() || !o.given.count(row.flag) || !o.given.count(decider) || !row.asks(o)) continue;
+    std::vector<std::pair<std::string, std::vector<Idle>>> by_decider;
+    for (const Flag& flag : flag_table()) {
+        if (!is_given(o, flag.name) || !is_idle(flag, o)) continue;
+        const char* const decider = flag.rules.idle_beside(o);
+        if (!is_given(o, decider) || (flag.rules.default_may_idle && is_default(flag, o))) continue;
         if (by_decider.empty() || by_decider.back().first != decider) by_decider.emplace_back(decider, 0);
-        by_decider.back().second.emplace_back(row.flag, shown(o, row.flag));
+        by_decider.back().second.push_back({flag.name, as_given(o, flag.name)});
     }
     std::vector<std::string> notes;
-    for (const auto& [decider, flags] : by_decider) {
+    for (const auto& [decider, idle] : by_decider) {
         std::string refused;
-        const std::string aside = put_aside(o, flags, decider, refused);
-        if (!refused.empty())
-            throw std::runtime_error(refused + ": without effect beside " + shown(o, decider) +
-                                     "; leave out the one or the other");
-        notes.push_back(aside + ": without effect beside " + shown(o, decider));
+        const std::string noted = overridden(o, idle, decider, refused);
+        const std::string given = "without effect beside " + as_given(o, decider);
+        if (!refused.empty()) refuse_flag(refused, given, "the one or the other");
+        notes.push_back(noted + ": " + given);
     }
-    if (const auto limit = o.given.find("save-total-limit");
-        limit != o.given.end() && !limit->second.in_config_file && o.save_total_limit > 0 && o.save_steps == 0)
-        notes.push_back(shown(o, limit->first) +
+    if (is_given(o, "save-total-limit") && !o.given.at("save-total-limit").in_config_file && o.save_total_limit > 0 &&
+        o.save_steps == 0)
+        notes.push_back(as_given(o, "save-total-limit") +
                         ": without --save-steps a run saves one checkpoint, at its end or where it is stopped");
     return notes;
 }
 
 std::vector<std::string> check_lora_flags(const TrainOptions& o, const LoraSettings& adapter,
                                           const ModelConfig& config) {
-    if (o.adapter_in.empty() || !o.given.count("adapter-in")) return {};
+    if (!is_given(o, "adapter-in")) return {};
     LoraSettings asked = lora_of_flags(o);
-    asked.layers_to_transform = adapter.layers_to_transform;  // no flag says them
-    std::vector<std::pair<std::string, std::string>> flags;
-    const auto compare = [&](const char* flag, bool same, const std::string& there) {
-        if (!same && o.given.count(flag)) flags.emplace_back(flag, shown(o, flag) + " (there: " + there + ")");
-    };
-    compare("lora-r", asked.r == adapter.r, std::to_string(adapter.r));
-    compare("lora-alpha", asked.alpha == adapter.alpha, data::number_text(adapter.alpha));
-    compare("lora-dropout", asked.dropout == adapter.dropout, data::number_text(adapter.dropout));
-    compare("lora-target-modules", same_modules(asked, adapter, config), sorted_targets(adapter));
-    compare("use-rslora", asked.rslora == adapter.rslora, adapter.rslora ? "true" : "false");
-    if (flags.empty()) return {};
+    asked.layers_to_transform = adapter.layers_to_transform;  // no flag has them
+    TrainOptions there;
+    set_lora_flags(there, adapter);
+    std::vector<Idle> idle;
+    for (const Flag& flag : flag_table()) {
+        if (flag.rules.bits != Bits::adapter || !is_given(o, flag.name)) continue;
+        const std::string value = flag_text(flag, there);
+        const bool names_modules = flag.name == std::string("lora-target-modules");
+        if (names_modules ? same_modules(asked, adapter, config) : flag_text(flag, o) == value) continue;
+        idle.push_back({flag.name, as_given(o, flag.name) + " (there: " + value + ")"});
+    }
+    if (idle.empty()) return {};
     std::string refused;
-    const std::string aside = put_aside(o, flags, "adapter-in", refused);
+    const std::string noted = overridden(o, idle, "adapter-in", refused);
+    const std::string adapter_in = as_given(o, "adapter-in");
     if (!refused.empty())
-        throw std::runtime_error(refused + ": contradicts " + shown(o, "adapter-in") +
-                                 ", whose settings hold; leave it out, or start a new adapter without --adapter-in");
-    return {aside + ": the settings of " + shown(o, "adapter-in") + " hold"};
+        refuse_flag(refused, "contradicts " + adapter_in + ", whose settings hold", "the adapter's own value, or none",
+                    "without --adapter-in a new adapter starts");
+    return {noted + ": the settings of " + adapter_in + " hold"};
 }
 
-std::string lora_config_text(const LoraSettings& lora) {
-    return "lora-r = " + std::to_string(lora.r) + "\nlora-alpha = " + config_value(data::number_text(lora.alpha)) +
-           "\nlora-dropout = " + config_value(data::number_text(lora.dropout)) +
-           "\nlora-target-modules = " + config_value(sorted_targets(lora)) +
-           "\nuse-rslora = " + (lora.rslora ? "true" : "false") + "\n";
+std::string lora_config_text(const LoraSettings& adapter) {
+    TrainOptions o;
+    set_lora_flags(o, adapter);
+    std::string text;
+    for (const Flag& flag : flag_table())
+        if (flag.rules.bits == Bits::adapter) text += flag.name + (" = " + config_value(flag_text(flag, o)) + "\n");
+    return text;
 }
 
 }  // namespace slab::train

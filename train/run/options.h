@@ -1,7 +1,7 @@
-// train_gpt's flags: one list that the parser, --help, config.toml and the checks all read.
+// What train_gpt is told: the values of its flags, and how they are read. The flags themselves are in flag_table.cpp.
 //
-// Names are those that LoRA users already type. Command line beats --config file beats default; an unknown name in
-// either is an error that names the nearest known one.
+// Names are those that LoRA users already type. The command line beats --config FILE, which beats the defaults below.
+// An unknown name in either is an error that names a near known one.
 #pragma once
 
 #include <cstddef>
@@ -10,27 +10,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "train/model/model_layout.h"
-
-namespace CLI {
-class App;
-}
+#include "train/run/offload_flags.h"
 
 namespace slab::train {
-
-// The flags that decide where weights are and what is recomputed; none of them changes a bit of the result.
-struct OffloadFlags {
-    bool layer_offloading = false;
-    int num_prefetch = 1;
-    std::string num_slots;        // "": num_prefetch + 1; "auto": what the budget holds; a number
-    std::string resident_layers;  // "": none; "N": that many, spread evenly; "0,3,5": these
-    std::string vram_budget;      // "": what the device has; "12G"
-    std::string recompute;        // "", "none", "block"; "" is block when offloading
-
-    // --vram-budget in bytes, 0 when it was not given. Throws std::runtime_error as parse_size does.
-    size_t budget_bytes() const;
-};
 
 // A flag that the command line or a config file gives a value.
 struct GivenFlag {
@@ -82,23 +66,9 @@ struct TrainOptions {
     std::string config_toml;                 // the text that repeats this run
 };
 
-// Parses and checks. Returns the exit code when the program shall end now, nothing when it shall go on.
+// Parses and checks. Returns the exit code if the program shall end now, nothing if it shall go on. A value that parses
+// and makes no sense throws data::UserError.
 std::optional<int> parse_train_options(TrainOptions& options, int argc, const char* const* argv, std::ostream& out,
                                        std::ostream& err);
-
-// Adds --layer-offloading and its companions to another program's command line (parity_gpt has them too).
-void add_offload_flags(CLI::App& app, OffloadFlags& flags);
-
-// "12G" -> bytes; K, M, G, T are powers of 1024, an "iB" or "B" behind is taken. Throws std::runtime_error naming
-// `flag`.
-size_t parse_size(const std::string& text, const std::string& flag);
-
-// The flags as settings of a model with L layers: recompute, prefetch, resident layers, and slots but for "auto", which
-// takes the layout below. settings.freeze_layers must be set before: a number of resident layers is spread over the
-// frozen ones.
-void apply_offload_flags(ModelSettings& settings, const OffloadFlags& flags, int L);
-// The layout, with --num-slots auto resolved to the most slots that the budget holds (0: no limit, every layer).
-ModelLayout make_layout(const ModelConfig& config, ModelSettings settings, const OffloadFlags& flags,
-                        size_t reserved_bytes, size_t budget_bytes);
 
 }  // namespace slab::train

@@ -1,19 +1,17 @@
-// From flags to what a run is made of. See run_setup.h.
 #include "train/run/run_setup.h"
 
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
-#include <numbers>
+#include <filesystem>
 #include <sstream>
 #include <stdexcept>
 
-#include "data/gguf/gguf.h"
-#include "kernels/attention/attention.h"
-#include "train/files/gguf_config.h"
+#include "data/base/display.h"
+#include "train/files/adapter_config.h"
 #include "train/files/model_directory.h"
-#include "train/files/model_files.h"
+#include "train/run/flag_table.h"
 #include "train/spec/lora.h"
 #include "train/spec/text.h"
 
@@ -32,6 +30,17 @@ LoraSettings lora_of_flags(const TrainOptions& o) {
     for (std::string name; std::getline(targets, name, ',');)
         if (!name.empty()) lora.target_modules.push_back(name);
     return lora;
+}
+
+void set_lora_flags(TrainOptions& o, const LoraSettings& lora) {
+    o.lora_r = lora.r;
+    o.lora_alpha = lora.alpha;
+    o.lora_dropout = lora.dropout;
+    o.use_rslora = lora.rslora;
+    std::vector<std::string> names = lora.target_modules;
+    std::sort(names.begin(), names.end());
+    o.lora_target_modules.clear();
+    for (const std::string& name : names) o.lora_target_modules += (o.lora_target_modules.empty() ? "" : ",") + name;
 }
 
 ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
@@ -66,21 +75,9 @@ std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text) {
     int used = 0;
     if (std::sscanf(text.c_str(), "%" SCNd64 ":%" SCNd64 "%n", &first, &last, &used) != 2 ||
         static_cast<size_t>(used) != text.size() || first < 1 || last < first || last - first >= kMostTracedSteps)
-        throw std::runtime_error("--trace-steps \"" + text + "\": wanted FIRST:LAST, counted from 1, at most " +
-                                 std::to_string(kMostTracedSteps) + " steps");
+        refuse_flag("--trace-steps " + data::quote(text), "",
+                    "FIRST:LAST, counted from 1, at most " + std::to_string(kMostTracedSteps) + " steps");
     return {first, last};
-}
-
-double learning_rate_at(const TrainOptions& o, int64_t step, int64_t total) {
-    const int64_t warmup = o.warmup_steps >= 0
-                               ? o.warmup_steps
-                               : static_cast<int64_t>(std::ceil(o.warmup_ratio * static_cast<double>(total)));
-    if (step < warmup) return o.learning_rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
-    if (o.lr_scheduler == "constant") return o.learning_rate;
-    const double progress =
-        static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, total - warmup));
-    if (o.lr_scheduler == "linear") return o.learning_rate * std::max(0.0, 1 - progress);
-    return o.learning_rate * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, progress)));
 }
 
 }  // namespace slab::train

@@ -1,4 +1,4 @@
-// From flags to what a run is made of: model settings, number of steps, learning rates.
+// From flags to what a run is made of: model settings, number of steps, the steps to trace.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,10 @@
 
 namespace slab::train {
 
-// The adapter that --lora-* and --use-rslora describe.
+// The adapter that --lora-* and --use-rslora describe, and the way back: the flags that describe an adapter, its
+// targets sorted, as their order means nothing.
 LoraSettings lora_of_flags(const TrainOptions& options);
+void set_lora_flags(TrainOptions& options, const LoraSettings& adapter);
 
 ModelSettings settings_from(const TrainOptions& options, const ModelConfig& config);
 
@@ -23,12 +25,9 @@ void check_has_targets(DataLoader& validation);
 // Optimizer steps of the run, for a training set of so many rows.
 int64_t total_steps(const TrainOptions& options, uint64_t rows);
 
-// "FIRST:LAST", inclusive, counted from 1 as the step line does, at most kMostTracedSteps. Throws std::runtime_error.
+// "FIRST:LAST", inclusive, counted from 1 as the step line does, at most kMostTracedSteps. Throws
+// data::UserError.
 inline constexpr int64_t kMostTracedSteps = 1000;
 std::pair<int64_t, int64_t> parse_trace_steps(const std::string& text);
-
-// The learning rate of step (0-based) of total: warm-up rises linearly to the peak, which it reaches at its last step,
-// so that no step has rate 0.
-double learning_rate_at(const TrainOptions& options, int64_t step, int64_t total);
 
 }  // namespace slab::train

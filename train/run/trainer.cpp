@@ -12,6 +12,7 @@
 #include "train/files/adapter_files.h"
 #include "train/files/model_directory.h"
 #include "train/model/sampler.h"
+#include "train/run/learning_rate.h"
 #include "train/run/run.h"
 #include "train/run/run_directory.h"
 #include "train/run/side_file.h"

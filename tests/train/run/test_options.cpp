@@ -1,4 +1,4 @@
-// The command line and config files: every flag refuses what makes no sense and says its name, a config file takes both
+// The command line and config files. Every flag refuses what makes no sense and says its name. A config file takes both
 // spellings, and the config.toml of a run repeats it.
 #include <algorithm>
 #include <array>
@@ -6,6 +6,7 @@
 
 #include "tests/tiny_model.h"
 #include "train/run/config_file.h"
+#include "train/run/flag_table.h"
 #include "train/run/run_setup.h"
 
 using namespace slab;
@@ -138,6 +139,25 @@ TEST_SUITE("cpu") {
         CHECK(has(wrong.error, "--lerning-rate"));
         CHECK(has(wrong.error, "did you mean --learning-rate"));
         CHECK(parse(with({"stray"})).code == 1);
+        const Parsed far = parse(with({"--frobnicate", "0.5"}));
+        CHECK(far.code == 1);
+        CHECK(has(far.error, "unknown flag --frobnicate"));
+        CHECK_FALSE(has(far.error, "did you mean"));
+        CHECK(has(parse(with({"--lr", "0.5"})).error, "unknown flag --lr; did you mean --learning-rate?"));
+    }
+
+    TEST_CASE("options: every number has a range, and its default lies in it") {
+        const TrainOptions defaults;
+        for (const Flag& flag : flag_table())
+            with_value(flag, defaults, [&](const auto& value) {
+                using T = std::decay_t<decltype(value)>;
+                if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, uint64_t>) {
+                    CAPTURE(flag.name);
+                    REQUIRE(flag.rules.range.holds);
+                    const bool not_given = flag.name == std::string("freeze-layers");  // has no number
+                    CHECK(flag.rules.range.holds(static_cast<double>(value)) == !not_given);
+                }
+            });
     }
 
     TEST_CASE("options: what is missing is asked for by name; --plan needs only the model") {
@@ -343,10 +363,11 @@ TEST_SUITE("cpu") {
             CAPTURE(number);
             const Parsed p = parse(with({"--lora-r", number}));
             CHECK(p.code == 1);
-            CHECK(has(p.error, std::string("--lora-r = ") + number + "; wanted a decimal number"));
+            CHECK(has(p.error, std::string("--lora-r ") + number + ": begins with 0; wanted a decimal number"));
         }
         for (const char* number : {"010", "01.5", "0x1p3", "-00.5"})
-            CHECK(has(parse(with({"--learning-rate", number})).error, std::string("--learning-rate = ") + number));
+            CHECK(has(parse(with({"--learning-rate", number})).error,
+                      std::string("--learning-rate ") + number + ": begins with 0"));
         CHECK(parse(with({"--max-steps", "-0"})).code == -1);
         CHECK(parse(with({"--lora-r", "10"})).options.lora_r == 10);
         for (const char* number : {"0.5", "0.50", ".5", "+0.5", "0.5e0", "0.05e01"})
@@ -361,9 +382,9 @@ TEST_SUITE("cpu") {
                 const Parsed p = joined ? parse(with({flag + std::string("="), "--layer-offloading"}))
                                         : parse(with({flag, "", "--layer-offloading"}));
                 CHECK(p.code == 1);
-                CHECK(has(p.error, flag + std::string(" is empty; wanted a ")));
+                CHECK(has(p.error, flag + std::string(": is empty; wanted a ")));
             }
-        CHECK(has(parse(with({"--plan="})).error, "--plan is empty"));
+        CHECK(has(parse(with({"--plan="})).error, "--plan: is empty"));
     }
 
     TEST_CASE("options: combinations that exclude each other are refused, naming both") {
@@ -452,26 +473,7 @@ TEST_SUITE("cpu") {
                                  "--resume-from-checkpoint"}) {
             const Parsed empty = parse(with({flag, ""}));
             CHECK(empty.code == 1);
-            CHECK(has(empty.error, flag + std::string(" is empty; wanted a value there")));
-        }
-    }
-
-    TEST_CASE("options: sizes are powers of 1024, with or without iB") {
-        constexpr size_t K = 1024, G = K * K * K;
-        CHECK(parse_size("12G", "--f") == 12 * G);
-        CHECK(parse_size("1.5GiB", "--f") == 3 * G / 2);
-        CHECK(parse_size("1.5gb", "--f") == 3 * G / 2);
-        CHECK(parse_size("800M", "--f") == 800 * K * K);
-        CHECK(parse_size("7k", "--f") == 7 * K);
-        CHECK(parse_size("2T", "--f") == 2 * K * G);
-        CHECK(parse_size("123456", "--f") == 123456);
-        CHECK(parse_size("123B", "--f") == 123);
-        for (const char* bad :
-             {"", "0", "-1", "-1G", "1e99", "12X", "G", "x12", "12 G", "12GiBB", "nan", "inf", "0.1"}) {
-            CAPTURE(bad);
-            const std::string error = error_of([&] { parse_size(bad, "--vram-budget"); });
-            CHECK(has(error, "--vram-budget"));
-            CHECK(has(error, "12G"));  // what a good one looks like
+            CHECK(has(empty.error, flag + std::string(": is empty; wanted a value there")));
         }
     }
 
@@ -552,6 +554,8 @@ TEST_SUITE("cpu") {
         CHECK(has(unknown, "config file " + file + ", line 1"));
         CHECK(has(unknown, "lerning-rate"));
         CHECK(has(unknown, "did you mean learning-rate"));
+        CHECK(has(error_with("lr = 1\n"), "unknown key lr; did you mean learning-rate?"));
+        CHECK_FALSE(has(error_with("frobnicate = 1\n"), "did you mean"));
         CHECK(has(error_with("plan = true\n"), "unknown key plan"));  // of a single start, not of a run
         CHECK(has(error_with("resume_from_checkpoint = 'last'\n"), "unknown key resume-from-checkpoint"));
         CHECK(has(error_with("[lora]\nlora_r = 3\n"), "\"[lora]\"; wanted key = value"));
@@ -564,16 +568,16 @@ TEST_SUITE("cpu") {
         CHECK(has(error_with("layer_offloading = \"perhaps\"\n"), "layer-offloading"));
         // What would be read as 0, as not there, or as true.
         for (const char* number : {"learning-rate", "max-steps", "seed"})
-            CHECK(has(error_with(number + std::string(" = \"\"\n")), std::string(number) + " is empty"));
+            CHECK(has(error_with(number + std::string(" = \"\"\n")), std::string(number) + ": is empty"));
         for (const char* text : {"val-data", "adapter-in", "vram-budget", "num-slots", "sample", "lora_target_modules"})
-            CHECK(has(error_with(text + std::string(" = ''\n")), " is empty; wanted a value there"));
+            CHECK(has(error_with(text + std::string(" = ''\n")), ": is empty; wanted a value there"));
         CHECK(has(error_with("learning-rate = []\n"), "line 1"));
         for (const char* number : {"010", "08", "'010'", "-010", "'0x10'"})
-            CHECK(has(error_with(std::string("lora_r = ") + number + "\n"), "lora-r = "));
+            CHECK(has(error_with(std::string("lora_r = ") + number + "\n"), "begins with 0"));
         for (const char* value : {"3", "\"on\"", "0"})
             CHECK(has(error_with(std::string("layer-offloading = ") + value + "\n"), "layer-offloading"));
-        CHECK(has(parse(with({"--layer-offloading=3"})).error, "--layer-offloading = 3"));
-        CHECK(has(error_with(std::string(size_t{1} << 21, '#')), "has 2097152 bytes, wanted a config file of at most"));
+        CHECK(has(parse(with({"--layer-offloading=3"})).error, "--layer-offloading 3: is neither true nor false"));
+        CHECK(has(error_with(std::string(size_t{1} << 21, '#')), "has 2097152 bytes; wanted a config file of at most"));
         const Parsed missing = parse(with({"--config", file + ".missing"}));
         CHECK(missing.code == 1);
         CHECK(has(missing.error, "run.toml.missing"));

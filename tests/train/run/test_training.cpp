@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/training_bench.h"
+#include "train/run/learning_rate.h"
 #include "train/run/run_setup.h"
 #include "train/spec/model_config.h"
 
