@@ -50,8 +50,8 @@ bool is_octal_or_hexadecimal(std::string_view number) {
     return number.size() > 1 && number[0] == '0' && std::string_view(".eE").find(number[1]) == std::string_view::npos;
 }
 
-// An error for a value that CLI11 takes for something else, or "". It takes an empty value for 0 or for no flag, 010 for
-// 8, and any number after a switch for true.
+// An error for a value that CLI11 takes for something else, or "". It takes an empty value for 0 or for no flag, 010
+// for 8, and any number after a switch for true.
 std::string misread_value(const CLI::App& app) {
     for (const CLI::Option* option : app.get_options()) {
         const std::string type = option->get_type_name();

@@ -1,5 +1,5 @@
-// Each flag of a step arrives where it belongs: another value gives another adapter, unlike any other flag's. A run that
-// was begun with one value does not go on with another. What the values mean is parity_gpt's to compare.
+// Each flag of a step arrives where it belongs: another value gives another adapter, unlike any other flag's. A run
+// that was begun with one value does not go on with another. What the values mean is parity_gpt's to compare.
 #include <doctest/doctest.h>
 
 #include <algorithm>
