@@ -25,11 +25,11 @@ struct Range {
     std::string wanted;                 // in words: "1 to 4096"
 };
 
-// Whether a resumed run must have the value that the checkpoint's run had.
-enum class Bits {
-    same,     // the flag changes no bit of the result, or the rest of the identity tells
-    decided,  // by this flag
-    adapter,  // by this setting of the LoRA adapter, which --adapter-in may have set instead; a number is a float32
+// Whether a run's identity has the flag (identity.h): a resumed run must have the checkpoint's value.
+enum class Identity {
+    none,     // the flag changes no bit of the result, or other parts of the identity follow from it
+    flag,     // the flag's value
+    adapter,  // this setting of the LoRA adapter, which --adapter-in may have set instead; a number is a float32
 };
 
 enum class Path {
@@ -42,7 +42,7 @@ enum class Path {
 struct FlagRules {
     Range range = {};
     std::vector<std::string> choices = {};  // empty: any text
-    Bits bits = Bits::same;
+    Identity identity = Identity::none;
     Path path = Path::none;
     const char* needs = nullptr;  // another flag, without which this one is refused
     // The flag that decides instead of this one, or nullptr. This one is idle then.

@@ -51,7 +51,7 @@ std::map<std::string, std::string> identity_of(const TrainOptions& options, cons
     if (lora) set_lora_flags(decided, *lora);  // of --adapter-in
     std::map<std::string, std::string> id;
     for (const Flag& flag : flag_table())
-        if (flag.rules.bits == Bits::decided || (flag.rules.bits == Bits::adapter && lora))
+        if (flag.rules.identity == Identity::flag || (flag.rules.identity == Identity::adapter && lora))
             id[std::string("--") + flag.name] = identity_text(flag, decided);
 
     id[kStepsName] = std::to_string(steps);

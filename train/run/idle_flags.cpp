@@ -79,7 +79,7 @@ std::vector<std::string> check_lora_flags(const TrainOptions& o, const LoraSetti
     set_lora_flags(there, adapter);
     std::vector<Idle> idle;
     for (const Flag& flag : flag_table()) {
-        if (flag.rules.bits != Bits::adapter || !is_given(o, flag.name)) continue;
+        if (flag.rules.identity != Identity::adapter || !is_given(o, flag.name)) continue;
         const std::string value = flag_text(flag, there);
         const bool names_modules = flag.name == std::string("lora-target-modules");
         if (names_modules ? same_modules(asked, adapter, config) : flag_text(flag, o) == value) continue;
@@ -100,7 +100,8 @@ std::string lora_config_text(const LoraSettings& adapter) {
     set_lora_flags(o, adapter);
     std::string text;
     for (const Flag& flag : flag_table())
-        if (flag.rules.bits == Bits::adapter) text += flag.name + (" = " + config_value(flag_text(flag, o)) + "\n");
+        if (flag.rules.identity == Identity::adapter)
+            text += flag.name + (" = " + config_value(flag_text(flag, o)) + "\n");
     return text;
 }
 

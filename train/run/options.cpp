@@ -99,7 +99,7 @@ std::string config_toml_of(const TrainOptions& o) {
     std::string text;
     for (const Flag& flag : flag_table()) {
         const FlagRules& rules = flag.rules;
-        const bool of_other_adapter = rules.bits == Bits::adapter && !o.adapter_in.empty();
+        const bool of_other_adapter = rules.identity == Identity::adapter && !o.adapter_in.empty();
         if (!rules.in_config_file || rules.path == Path::beside || of_other_adapter || is_idle(flag, o)) continue;
         if (rules.needs && (!is_given(o, rules.needs) || flag_named(rules.needs).rules.path == Path::beside)) continue;
         const bool given = is_given(o, flag.name);

@@ -67,7 +67,7 @@ TEST_SUITE("cpu") {
             const std::string name = std::string("--") + flag.name;
             const bool tried = std::any_of(kChanges.begin(), kChanges.end(), [&](auto& c) { return c.first == name; });
             CAPTURE(name);
-            CHECK((tried || kElsewhere.count(name)) == (flag.rules.bits != slab::train::Bits::same));
+            CHECK((tried || kElsewhere.count(name)) == (flag.rules.identity != slab::train::Identity::none));
         }
     }
 
