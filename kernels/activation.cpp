@@ -1,8 +1,8 @@
 // GELU, SwiGLU and the residual addition on the CPU.
 //
 // GELU with tanh is x * sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x³), so one exponential serves every function here.
-// Elements are independent, so tiles do not show in the bits. The loops are marked ivdep because in-place calls are
-// allowed and usual: an output is either the very element that was just read or memory of its own.
+// Elements are independent, so tiles do not change the bits. In-place calls are allowed and usual. The loops are marked
+// ivdep, as an output is either the element just read or memory of its own.
 #include "kernels/activation.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Sigmoid {
     A value, slope;
 };
 
-// The exponential is of -|z|: it cannot overflow, and the slope does not suffer from 1 - value cancelling.
+// The exponential of -|z| cannot overflow. The slope avoids the cancellation in 1 - value.
 template <class A>
 inline Sigmoid<A> sigmoid(A z) {
     const A e = fast_exp(z < 0 ? z : -z), r = 1 / (1 + e);
@@ -43,9 +43,9 @@ size_t rows_per_tile(int I) {
 
 }  // namespace
 
-template <class T>
-void gelu_forward(T* y, const T* x, size_t n, ThreadPool& pool) {
-    using A = Acc<T>;
+template <class Number>
+void gelu_forward(Number* y, const Number* x, size_t n, ThreadPool& pool) {
+    using A = Acc<Number>;
     pool.parallel_ranges(n, kTileElems, [=](size_t begin, size_t end) {
 #pragma GCC ivdep
         for (size_t i = begin; i < end; ++i) {
@@ -55,9 +55,9 @@ void gelu_forward(T* y, const T* x, size_t n, ThreadPool& pool) {
     });
 }
 
-template <class T>
-void gelu_backward(T* dx, const T* dy, const T* x, size_t n, ThreadPool& pool) {
-    using A = Acc<T>;
+template <class Number>
+void gelu_backward(Number* dx, const Number* dy, const Number* x, size_t n, ThreadPool& pool) {
+    using A = Acc<Number>;
     pool.parallel_ranges(n, kTileElems, [=](size_t begin, size_t end) {
 #pragma GCC ivdep
         for (size_t i = begin; i < end; ++i) {
@@ -69,15 +69,15 @@ void gelu_backward(T* dx, const T* dy, const T* x, size_t n, ThreadPool& pool) {
     });
 }
 
-template <class T>
-void swiglu_forward(T* y, const T* gate_up, size_t rows, int I, ThreadPool& pool) {
-    using A = Acc<T>;
+template <class Number>
+void swiglu_forward(Number* y, const Number* gate_up, size_t rows, int I, ThreadPool& pool) {
+    using A = Acc<Number>;
     const size_t width = static_cast<size_t>(I);
     pool.parallel_ranges(rows, rows_per_tile(I), [=](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
-            const T* gate = gate_up + row * 2 * width;
-            const T* up = gate + width;
-            T* out = y + row * width;
+            const Number* gate = gate_up + row * 2 * width;
+            const Number* up = gate + width;
+            Number* out = y + row * width;
 #pragma GCC ivdep
             for (size_t i = 0; i < width; ++i) {
                 const A g = gate[i];
@@ -87,17 +87,17 @@ void swiglu_forward(T* y, const T* gate_up, size_t rows, int I, ThreadPool& pool
     });
 }
 
-template <class T>
-void swiglu_backward(T* d_gate_up, const T* dy, const T* gate_up, size_t rows, int I, ThreadPool& pool) {
-    using A = Acc<T>;
+template <class Number>
+void swiglu_backward(Number* d_gate_up, const Number* dy, const Number* gate_up, size_t rows, int I, ThreadPool& pool) {
+    using A = Acc<Number>;
     const size_t width = static_cast<size_t>(I);
     pool.parallel_ranges(rows, rows_per_tile(I), [=](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
-            const T* gate = gate_up + row * 2 * width;
-            const T* up = gate + width;
-            const T* d_out = dy + row * width;
-            T* d_gate = d_gate_up + row * 2 * width;
-            T* d_up = d_gate + width;
+            const Number* gate = gate_up + row * 2 * width;
+            const Number* up = gate + width;
+            const Number* d_out = dy + row * width;
+            Number* d_gate = d_gate_up + row * 2 * width;
+            Number* d_up = d_gate + width;
 #pragma GCC ivdep
             for (size_t i = 0; i < width; ++i) {
                 const A g = gate[i], u = up[i], d = d_out[i];

@@ -1,7 +1,7 @@
 // GELU, SwiGLU and the residual addition on the GPU.
 //
-// All are bound by memory: 16 bytes a thread and array, one pass. In-place calls are allowed: a thread reads the
-// elements that it overwrites first, and no others.
+// All are bound by memory: 16 bytes a thread and array, one pass. In-place calls are allowed: before it writes an
+// element, a thread has read it, and no other thread reads it.
 #include <initializer_list>
 
 #include "kernels/activation.h"
@@ -18,7 +18,7 @@ struct Sigmoid {
     float value, slope;
 };
 
-// The exponential is of -|z|: it cannot overflow, and the slope does not suffer from 1 - value cancelling.
+// The exponential of -|z| cannot overflow. The slope avoids the cancellation in 1 - value.
 __device__ __forceinline__ Sigmoid sigmoid(float z) {
     const float e = cuda::exponential(-fabsf(z)), r = 1 / (1 + e);
     return {z < 0 ? e * r : r, e * r * r};

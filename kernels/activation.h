@@ -11,18 +11,18 @@
 namespace slab {
 
 namespace ref {
-template <class T>
-void gelu_forward(T* y /*[n]*/, const T* x /*[n]*/, size_t n, ThreadPool& pool);
+template <class Number>
+void gelu_forward(Number* y /*[n]*/, const Number* x /*[n]*/, size_t n, ThreadPool& pool);
 // dx = dy * gelu'(x); dx may be dy or x
-template <class T>
-void gelu_backward(T* dx /*[n]*/, const T* dy /*[n]*/, const T* x /*[n]*/, size_t n, ThreadPool& pool);
-template <class T>
-void swiglu_forward(T* y /*[rows, I]*/, const T* gate_up /*[rows, 2 I]: gate, then up*/, size_t rows, int I,
+template <class Number>
+void gelu_backward(Number* dx /*[n]*/, const Number* dy /*[n]*/, const Number* x /*[n]*/, size_t n, ThreadPool& pool);
+template <class Number>
+void swiglu_forward(Number* y /*[rows, I]*/, const Number* gate_up /*[rows, 2 I]: gate, then up*/, size_t rows, int I,
                     ThreadPool& pool);
 // d_gate_up may be gate_up itself
-template <class T>
-void swiglu_backward(T* d_gate_up /*[rows, 2 I]*/, const T* dy /*[rows, I]*/, const T* gate_up /*[rows, 2 I]*/,
-                     size_t rows, int I, ThreadPool& pool);
+template <class Number>
+void swiglu_backward(Number* d_gate_up /*[rows, 2 I]*/, const Number* dy /*[rows, I]*/,
+                     const Number* gate_up /*[rows, 2 I]*/, size_t rows, int I, ThreadPool& pool);
 }  // namespace ref
 
 void gelu_forward(real* y, const real* x, size_t n, Stream& stream);

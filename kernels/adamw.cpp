@@ -1,7 +1,7 @@
 // AdamW and the gradient norm on the CPU.
 //
-// The norm is summed in double over fixed tiles of 64 Ki elements, in fixed lanes within a tile, and the tiles are
-// added in order, so its bits (and with them the clip factor) do not depend on the number of threads.
+// The norm is summed in double over fixed tiles of 64 Ki elements, in fixed lanes within a tile. The tiles are added in
+// order. So the bits of norm and clip factor do not depend on the number of threads.
 #include "kernels/adamw.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ double sum_of_squares(const G* g /*[n]*/, size_t n) {
     return sum;
 }
 
-// A = Acc<T>; everything [n]. Four arrays that do not overlap: the promise lets the loop vectorise without checks.
+// A = Acc<Number>; all arrays [n]. They do not overlap, and saying so lets the loop vectorise without checks.
 template <class A>
 void update_range(A* __restrict master, A* __restrict exp_avg, A* __restrict exp_avg_sq, const A* __restrict grad,
                   size_t n, const AdamWSettings settings, const OptimizerControl control) {
@@ -75,12 +75,12 @@ void gradient_norm(const GradientNorm<G>& a, ThreadPool& pool) {
     control.bias_correction2 = static_cast<float>(1 - std::pow(static_cast<double>(a.beta2), control.applied));
 }
 
-template <class T>
-void adamw_update(const AdamWUpdate<T>& a, ThreadPool& pool) {
+template <class Number>
+void adamw_update(const AdamWUpdate<Number>& a, ThreadPool& pool) {
     constexpr size_t kTileElems = size_t{16} << 10;
     if (a.control->skip) return;
     pool.parallel_ranges(a.n, kTileElems, [&](size_t begin, size_t end) {
-        Acc<T>* master = a.master ? a.master : a.param;
+        Acc<Number>* master = a.master ? a.master : a.param;
         update_range(master + begin, a.exp_avg + begin, a.exp_avg_sq + begin, a.grad + begin, end - begin, a.settings,
                      *a.control);
         if (a.master) std::copy(a.master + begin, a.master + end, a.param + begin);

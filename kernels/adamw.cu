@@ -1,8 +1,8 @@
 // AdamW and the gradient norm on the GPU.
 //
-// The norm is summed in double: a block per tile of 64 Ki elements (the tiles of adamw.cpp, whose scratch it shares),
-// then one block over the tiles, both as fixed trees. The decision to skip stays on the device, so that the host never
-// waits within a step.
+// The norm is summed in double: a block per tile of 64 Ki elements, then one block over the tiles, both as fixed trees.
+// Tiles and scratch are those of adamw.cpp. The decision to skip stays on the device, so the host never waits within a
+// step.
 #include <stdexcept>
 
 #include "kernels/adamw.h"

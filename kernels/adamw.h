@@ -1,9 +1,11 @@
 // AdamW over contiguous trained tensors, the global gradient norm with clipping, and the decision to skip a bad step.
 //
-// The norm, the clip factor and whether to update at all stay on the device in OptimizerControl, so a step needs no
-// host read. clip = min(1, max_norm / (norm + 1e-6)) as in torch.nn.utils.clip_grad_norm_. A norm or loss that is not
-// finite sets skip: parameters, moments and the count of applied updates stay as they are.
+// The norm, the clip factor and the decision to update stay on the device in OptimizerControl, so a step needs no host
+// read. The clip factor is min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_. A norm or loss that
+// is not finite sets skip: parameters, moments and the count of applied updates stay as they are.
+//
 //     m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g²;  p -= lr wd p;  p -= lr (m / bc1) / (sqrt(v / bc2) + eps)
+//
 // Source: torch.optim.AdamW.
 #pragma once
 
@@ -27,13 +29,13 @@ struct AdamWSettings {
     float learning_rate, beta1, beta2, epsilon, weight_decay;
 };
 
-template <class T>
+template <class Number>
 struct AdamWUpdate {
-    T* param;            // [n]
-    Acc<T>* master;      // [n] float32 master, or null when param itself is it
-    const Acc<T>* grad;  // [n]
-    Acc<T>* exp_avg;     // [n]
-    Acc<T>* exp_avg_sq;  // [n]
+    Number* param;            // [n]
+    Acc<Number>* master;      // [n] float32 master, or null when param itself is it
+    const Acc<Number>* grad;  // [n]
+    Acc<Number>* exp_avg;     // [n]
+    Acc<Number>* exp_avg_sq;  // [n]
     size_t n;
     AdamWSettings settings;
     const OptimizerControl* control;  // device
@@ -57,8 +59,8 @@ struct GradientNorm {
 namespace ref {
 template <class G>
 void gradient_norm(const GradientNorm<G>& a, ThreadPool& pool);
-template <class T>
-void adamw_update(const AdamWUpdate<T>& a, ThreadPool& pool);
+template <class Number>
+void adamw_update(const AdamWUpdate<Number>& a, ThreadPool& pool);
 }  // namespace ref
 
 void gradient_norm(const GradientNorm<float>& a, Stream& stream);

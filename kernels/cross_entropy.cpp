@@ -1,8 +1,8 @@
-// Softmax and cross-entropy on the CPU, row by row: exp(z - max) is written over the logits and then scaled into their
-// gradient, so a row is read from memory about once.
+// Softmax and cross-entropy on the CPU, row by row. The exponentials exp(z - max) replace the logits and are then
+// scaled into the gradient, so a row is read from memory about once.
 //
-// Sums run in a fixed number of lanes (what the compiler vectorises) over fixed blocks, the blocks added in double: the
-// order depends on V alone, and the loss has the same bits with and without backward.
+// Sums run over fixed blocks in a fixed number of lanes, which the compiler vectorises. The blocks are added in double.
+// So the order depends on V alone, and the loss has the same bits with and without backward.
 #include "kernels/cross_entropy.h"
 
 #include <algorithm>
@@ -19,71 +19,72 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kBlock = 1024;  // elements a lane sum runs over before it goes into the double total
 
-// NaN is passed over: it shows in the sum of exponentials.
-template <class T>
-T max_of(const T* z /*[n]*/, int n) {
-    constexpr int kWidth = 32 / sizeof(T);
-    typedef T Vector __attribute__((vector_size(32), aligned(sizeof(T)), may_alias));  // a plain loop stays scalar
-    Vector lanes = Vector{} - std::numeric_limits<T>::infinity();
+// Ignores NaN, which shows in the sum of exponentials.
+template <class Number>
+Number max_of(const Number* z /*[n]*/, int n) {
+    constexpr int kWidth = 32 / sizeof(Number);
+    typedef Number Vector
+        __attribute__((vector_size(32), aligned(sizeof(Number)), may_alias));  // a plain loop stays scalar
+    Vector lanes = Vector{} - std::numeric_limits<Number>::infinity();
     int i = 0;
     for (; i + kWidth <= n; i += kWidth) {
         const Vector v = *reinterpret_cast<const Vector*>(z + i);
         lanes = v > lanes ? v : lanes;
     }
-    T max = -std::numeric_limits<T>::infinity();
+    Number max = -std::numeric_limits<Number>::infinity();
     for (int l = 0; l < kWidth; ++l) max = lanes[l] > max ? lanes[l] : max;
     for (; i < n; ++i) max = z[i] > max ? z[i] : max;
     return max;
 }
 
 // e[i] = exp(z[i] - max); returns their sum. e may be z.
-template <class T>
-T exp_block(T* e, const T* z, int n, T max) {
-    for (int i = 0; i < n; ++i) e[i] = fast_exp<T>(z[i] - max);
-    T lane[kLanes] = {};
+template <class Number>
+Number exp_block(Number* e, const Number* z, int n, Number max) {
+    for (int i = 0; i < n; ++i) e[i] = fast_exp<Number>(z[i] - max);
+    Number lane[kLanes] = {};
     int i = 0;
     for (; i + kLanes <= n; i += kLanes) {
         for (int l = 0; l < kLanes; ++l) lane[l] += e[i + l];
     }
     for (; i < n; ++i) lane[0] += e[i];
-    T sum = 0;
+    Number sum = 0;
     for (int l = 0; l < kLanes; ++l) sum += lane[l];
     return sum;
 }
 
-template <class T>
-Acc<T> cross_entropy_row(T* z /*[V]*/, int32_t target, int V, Acc<T> dloss, bool backward) {
-    const T max = max_of(z, V), z_target = z[target];
+template <class Number>
+Acc<Number> cross_entropy_row(Number* z /*[V]*/, int32_t target, int V, Acc<Number> dloss, bool backward) {
+    const Number max = max_of(z, V), z_target = z[target];
     double sum = 0;
-    T scratch[kBlock];
+    Number scratch[kBlock];
     for (int v0 = 0; v0 < V; v0 += kBlock) {
         const int n = std::min(kBlock, V - v0);
         sum += exp_block(backward ? z + v0 : scratch, z + v0, n, max);
     }
     if (backward) {
-        const T scale = static_cast<T>(dloss / sum);
+        const Number scale = static_cast<Number>(dloss / sum);
         for (int v = 0; v < V; ++v) z[v] *= scale;
-        z[target] -= static_cast<T>(dloss);
+        z[target] -= static_cast<Number>(dloss);
     }
-    return static_cast<Acc<T>>(std::log(sum) - (static_cast<double>(z_target) - static_cast<double>(max)));
+    return static_cast<Acc<Number>>(std::log(sum) - (static_cast<double>(z_target) - static_cast<double>(max)));
 }
 
 }  // namespace
 
 namespace ref {
 
-template <class T>
-void cross_entropy(Acc<T>* losses, T* logits, const int32_t* targets, size_t rows, int V, Acc<T> dloss, bool backward,
-                   ThreadPool& pool) {
+template <class Number>
+void cross_entropy(Acc<Number>* losses, Number* logits, const int32_t* targets, size_t rows, int V, Acc<Number> dloss,
+                   bool backward, ThreadPool& pool) {
     constexpr size_t kTileElems = 16384;
     const size_t tile_rows = std::max<size_t>(1, kTileElems / static_cast<size_t>(std::max(V, 1)));
     pool.parallel_ranges(rows, tile_rows, [&](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
-            T* z = logits + row * V;
+            Number* z = logits + row * V;
             const int32_t target = targets[row];
             if (target == kIgnoreTarget) {
                 losses[row] = 0;
-                if (backward) std::fill_n(z, V, T(0));
+                if (backward) std::fill_n(z, V, Number(0));
             } else if (target < 0 || target >= V) {
                 throw std::out_of_range("target " + std::to_string(target) + " in row " + std::to_string(row) +
                                         " is outside the vocabulary of " + std::to_string(V) + " and is not " +
@@ -95,8 +96,8 @@ void cross_entropy(Acc<T>* losses, T* logits, const int32_t* targets, size_t row
     });
 }
 
-template <class T>
-void sum_losses(double* sum, const T* losses, size_t n, bool accumulate, ThreadPool&) {
+template <class Number>
+void sum_losses(double* sum, const Number* losses, size_t n, bool accumulate, ThreadPool&) {
     double total = accumulate ? *sum : 0.0;
     for (size_t i = 0; i < n; ++i) total += losses[i];
     *sum = total;

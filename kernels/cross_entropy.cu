@@ -1,9 +1,9 @@
-// Softmax and cross-entropy on the GPU: a block a row, one pass for maximum and sum together, one that turns the logits
+// Softmax and cross-entropy on the GPU, a block a row. One pass finds maximum and sum together, one turns the logits
 // into their gradient.
 //
-// Rows of an odd vocabulary start anywhere: a row is cut into elements up to a 16-byte boundary, vectors, and what is
-// left. A target outside the vocabulary gives the loss NaN, which the optimizer refuses to follow: a kernel cannot
-// throw.
+// Rows of an odd vocabulary start anywhere. So a row is read as single elements up to a 16-byte boundary, then as
+// vectors, then as single elements. A target outside the vocabulary gives the loss NaN, as a kernel cannot throw; the
+// optimizer then skips the update.
 #include <cmath>
 #include <type_traits>
 

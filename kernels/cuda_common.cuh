@@ -1,9 +1,9 @@
 // What the CUDA kernels share: vector loads and stores of either number type, sums over a block, launches.
 //
 // Arithmetic is float32; only storage is `real`. A kernel that can use 16-byte accesses has a twin of width 1 for sizes
-// and addresses that forbid them. Which of the two runs, the number of threads and with them the order of every sum are
-// functions of shapes and of addresses' alignment, which shapes decide too, since buffers start at multiples of 256
-// bytes. There are no float atomics.
+// and addresses that forbid them. Shapes and the alignment of addresses decide which twin runs, the number of threads
+// and the order of every sum. Shapes decide alignment too, since buffers start at multiples of 256 bytes. There are no
+// float atomics.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -109,7 +109,7 @@ __device__ __forceinline__ void store(bf16* p, const Values<kWidth>& x) {
     }
 }
 
-// e^x. The fast one is within 2^-20 where it counts, far below bf16's rounding.
+// e^x. The fast one's error is within 2^-20 for the arguments used here, far below bf16's rounding.
 __device__ __forceinline__ float exponential(float x) {
     if constexpr (kRealIsFloat32) return expf(x);
     return __expf(x);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void block_sum(float (&v)[N]) {
     __shared__ float partial[kWarp][N];
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
     warp_sum(v);
-    __syncthreads();  // an earlier call's sums may still be being read
+    __syncthreads();  // threads may still read an earlier call's sums
     if (lane == 0) {
 #pragma unroll
         for (int i = 0; i < N; ++i) partial[warp][i] = v[i];
@@ -181,8 +181,8 @@ void launch_each(const Op& op, size_t n, bool vectors, cudaStream_t stream) {
     CUDA_CHECK(cudaGetLastError());
 }
 
-// out[c] += the sum over rows of term(row, c). A block owns kSumColumns columns and all rows: lane l takes every
-// kSumLanes-th row from row l on, and the lanes are added up as a tree, so the order depends on `rows` alone.
+// out[c] += the sum over rows of term(row, c). A block owns kSumColumns columns and all rows. Lane l takes every
+// kSumLanes-th row from row l on. The lanes are added up as a tree, so the order depends on `rows` alone.
 inline constexpr int kSumColumns = 8, kSumLanes = 128;
 
 template <class Term>

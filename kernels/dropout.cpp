@@ -1,7 +1,7 @@
-// Dropout on the CPU, and the definition of the mask for every backend: kept where uniform01(draw) >= p, scaled by
-// 1 / (1 - p) computed in the accumulation type.
+// Dropout on the CPU. It defines the mask for every backend: an element is kept where uniform01(draw) >= p. The scale
+// 1 / (1 - p) is computed in the accumulation type.
 //
-// Invariant: an element's draw depends on what the element is (dropout.h), never on where in a batch or tile it stands.
+// Invariant: an element's draw depends on the element's identity (dropout.h), never on its place in a batch or tile.
 #include "kernels/dropout.h"
 
 #include <algorithm>
@@ -28,25 +28,25 @@ void draw_mask(A* keep /*[4 kLanes]*/, uint64_t key, uint32_t first_call, uint32
     }
 }
 
-template <class T>
-void dropout_row(const Dropout<T>& a, size_t row) {
+template <class Number>
+void dropout_row(const Dropout<Number>& a, size_t row) {
     const uint64_t sample = a.key.first_sample + row / a.T_len;
     const uint32_t token = static_cast<uint32_t>(row % a.T_len);
     const uint64_t key = a.key.seed ^ (sample >> 32 << 32);
     const uint32_t where = static_cast<uint32_t>(a.key.layer) * 32u + a.key.site;
-    const Acc<T> scale = 1 / (1 - static_cast<Acc<T>>(a.p));
+    const Acc<Number> scale = 1 / (1 - static_cast<Acc<Number>>(a.p));
     const size_t C = a.C;
-    T* y = a.y + row * C;
-    const T* x = a.x + row * C;
+    Number* y = a.y + row * C;
+    const Number* x = a.x + row * C;
     for (size_t c0 = 0; c0 < C; c0 += 4 * kLanes) {
-        Acc<T> keep[4 * kLanes];
+        Acc<Number> keep[4 * kLanes];
         draw_mask(keep, key, static_cast<uint32_t>(c0 / 4), token, static_cast<uint32_t>(sample), where, a.p, scale);
         const size_t n = std::min<size_t>(4 * kLanes, C - c0);
         // A dropped element is 0 even where x is not finite: a select, not a product.
         if (a.accumulate) {
-            for (size_t i = 0; i < n; ++i) y[c0 + i] += keep[i] != 0 ? x[c0 + i] * keep[i] : T(0);
+            for (size_t i = 0; i < n; ++i) y[c0 + i] += keep[i] != 0 ? x[c0 + i] * keep[i] : Number(0);
         } else {
-            for (size_t i = 0; i < n; ++i) y[c0 + i] = keep[i] != 0 ? x[c0 + i] * keep[i] : T(0);
+            for (size_t i = 0; i < n; ++i) y[c0 + i] = keep[i] != 0 ? x[c0 + i] * keep[i] : Number(0);
         }
     }
 }
@@ -55,8 +55,8 @@ void dropout_row(const Dropout<T>& a, size_t row) {
 
 namespace ref {
 
-template <class T>
-void dropout(const Dropout<T>& a, ThreadPool& pool) {
+template <class Number>
+void dropout(const Dropout<Number>& a, ThreadPool& pool) {
     assert(a.p >= 0 && a.p < 1 && a.T_len > 0 && a.key.site >= 0 && a.key.site < 32);
     constexpr size_t kTileRows = 16;
     pool.parallel_ranges(a.rows, kTileRows, [&](size_t begin, size_t end) {

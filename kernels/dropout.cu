@@ -1,6 +1,6 @@
 // Dropout on the GPU: the mask of dropout.cpp, bit for bit.
 //
-// A thread draws once and so owns the four channels of that draw, whatever the vectors of the row look like.
+// A thread draws once and owns the four channels of that draw, whether or not the row allows vector accesses.
 #include <cassert>
 
 #include "kernels/cuda_common.cuh"

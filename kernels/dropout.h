@@ -1,8 +1,8 @@
-// Inverted dropout whose mask is a pure function of (seed, global sample, token, layer, site, channel): nothing is
-// stored, and backward, recomputation and any split into micro-batches see the same mask.
+// Inverted dropout whose mask is a pure function of (seed, global sample, token, layer, site, channel). Nothing is
+// stored: backward, recomputation and any split into micro-batches draw the same mask.
 //
-// One Philox call gives the four channels c = 4 j .. 4 j + 3 of one token: key = seed, counter = (j, token,
-// sample's low 32 bits, layer * 32 + site) with the sample's high bits xored into the key's upper half. The sample
+// One Philox call gives the four channels c = 4 j .. 4 j + 3 of one token. Its key is the seed, its counter (j, token,
+// sample's low 32 bits, layer * 32 + site). The sample's high bits are xored into the key's upper half. The sample
 // index counts on across epochs, so every epoch draws anew.
 #pragma once
 
@@ -21,11 +21,11 @@ struct DropoutKey {
     int site = 0;  // which module within the layer, < 32
 };
 
-template <class T>
+template <class Number>
 struct Dropout {
-    T* y;         // [B, T, C]
-    const T* x;   // [B, T, C]; may be y
-    size_t rows;  // B * T
+    Number* y;        // [B, T, C]
+    const Number* x;  // [B, T, C]; may be y
+    size_t rows;      // B * T
     int T_len, C;
     float p;                  // in [0, 1): the share dropped
     bool accumulate = false;  // y += mask * x / (1 - p) instead of =
@@ -33,8 +33,8 @@ struct Dropout {
 };
 
 namespace ref {
-template <class T>
-void dropout(const Dropout<T>& a, ThreadPool& pool);
+template <class Number>
+void dropout(const Dropout<Number>& a, ThreadPool& pool);
 }  // namespace ref
 
 void dropout(const Dropout<real>& a, Stream& stream);

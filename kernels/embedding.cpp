@@ -1,7 +1,7 @@
 // Embedding lookup on the CPU, and its gradient: a scatter of rows that may hit the same token many times.
 //
-// Backward is cut by channels, not by rows: each tile adds its channels of all rows in ascending order, so no two tiles
-// write the same element and the order of every sum is fixed.
+// Backward is cut by channels, not by rows. Each tile adds its channels of all rows in ascending order. So no two tiles
+// write the same element, and the order of every sum is fixed.
 #include "kernels/embedding.h"
 
 #include <stdexcept>
@@ -18,17 +18,17 @@ size_t position_of(size_t row, int T_len, const int32_t* doc_start) {
 
 namespace ref {
 
-template <class T>
-void embedding_forward(const EmbeddingForward<T>& a, ThreadPool& pool) {
+template <class Number>
+void embedding_forward(const EmbeddingForward<Number>& a, ThreadPool& pool) {
     constexpr size_t kTileRows = 16;
     const size_t C = a.C;
     pool.parallel_ranges(a.rows, kTileRows, [&](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
-            T* x = a.x + row * C;
-            const T* token = a.wte + a.tokens[row] * C;
+            Number* x = a.x + row * C;
+            const Number* token = a.wte + a.tokens[row] * C;
             if (a.wpe) {
                 const size_t at = static_cast<size_t>(a.first_position) + position_of(row, a.T_len, a.doc_start);
-                const T* position = a.wpe + at * C;
+                const Number* position = a.wpe + at * C;
                 for (size_t c = 0; c < C; ++c) x[c] = token[c] + position[c];
             } else {
                 for (size_t c = 0; c < C; ++c) x[c] = token[c];
@@ -37,8 +37,8 @@ void embedding_forward(const EmbeddingForward<T>& a, ThreadPool& pool) {
     });
 }
 
-template <class T>
-void embedding_backward(const EmbeddingBackward<T>& a, ThreadPool& pool) {
+template <class Number>
+void embedding_backward(const EmbeddingBackward<Number>& a, ThreadPool& pool) {
     for (size_t row = 0; row < a.rows; ++row) {
         if (a.tokens[row] < 0 || a.tokens[row] >= a.V) {
             throw std::out_of_range("token " + std::to_string(a.tokens[row]) + " in row " + std::to_string(row) +
@@ -49,13 +49,13 @@ void embedding_backward(const EmbeddingBackward<T>& a, ThreadPool& pool) {
     const size_t C = a.C;
     pool.parallel_ranges(C, kTileChannels, [&](size_t begin, size_t end) {
         for (size_t row = 0; row < a.rows; ++row) {
-            const T* dx = a.dx + row * C;
+            const Number* dx = a.dx + row * C;
             if (a.dwte) {
-                Acc<T>* dwte = a.dwte + a.tokens[row] * C;
+                Acc<Number>* dwte = a.dwte + a.tokens[row] * C;
                 for (size_t c = begin; c < end; ++c) dwte[c] += dx[c];
             }
             if (a.dwpe) {
-                Acc<T>* dwpe = a.dwpe + position_of(row, a.T_len, a.doc_start) * C;
+                Acc<Number>* dwpe = a.dwpe + position_of(row, a.T_len, a.doc_start) * C;
                 for (size_t c = begin; c < end; ++c) dwpe[c] += dx[c];
             }
         }

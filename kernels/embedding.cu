@@ -1,7 +1,7 @@
 // Embedding lookup on the GPU, and its gradient: a scatter of rows that may hit the same token many times.
 //
-// Backward has no atomics: a warp owns some channels of one slice of the vocabulary, looks through all tokens in order
-// and adds the rows of its own. Each element's sum thus runs in ascending row order, as in the reference.
+// Backward has no atomics. A warp owns some channels of one slice of the vocabulary. It reads all tokens in order and
+// adds the rows of its slice. So each element's sum runs in ascending row order, as in the reference.
 #include "kernels/cuda_common.cuh"
 #include "kernels/embedding.h"
 
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kLookupThreads) lookup_kernel(EmbeddingForward
     }
 }
 
-// Which row of a table a token's gradient goes to.
+// The table row that a token's gradient is added to.
 struct ByToken {
     const int32_t* tokens;  // [rows]
     __device__ int operator()(size_t row) const { return tokens[row]; }

@@ -1,8 +1,8 @@
-// Arithmetic that vectorises: what the CPU kernels use inside their hot loops instead of libm calls.
+// Arithmetic that vectorises, for the CPU kernels' inner loops.
 //
-// fast_exp is branch-free, so gcc turns a loop over it into SIMD code (-O3 -fno-math-errno -fno-trapping-math); libm's
-// expf is a call per element. The order of operations is spelled out, fused multiply-adds included, so that an element
-// gets the same bits in the vector body of a loop and in its scalar remainder.
+// fast_exp is branch-free, so gcc turns a loop over it into SIMD code (-O3 -fno-math-errno -fno-trapping-math). libm's
+// expf would be a call per element. The order of operations is fixed, fused multiply-adds included. So an element gets
+// the same bits in the vector body of a loop and in its scalar remainder.
 #pragma once
 
 #include <bit>
@@ -27,15 +27,16 @@ inline double mul_add(double a, double b, double c) {
 #endif
 }
 
-// e^x within 1 ulp (measured over all floats: tests/kernels/test_cross_entropy.cpp samples it). exp(0) = 1 exactly,
-// -inf and anything under -104 give 0, what overflows gives inf, NaN stays NaN.
+// e^x within 1 ulp, measured over all floats (tests/kernels/test_cross_entropy.cpp samples them). exp(0) is exactly 1.
+// -inf and anything under -104 give 0, overflow gives inf, NaN stays NaN.
 //
-// x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r² P(r), P a minimax polynomial (Lawson's iteration over the
-// relative error, rounded to float: 1.3e-9); 2^n is multiplied in two halves, so that subnormal results are right too.
+// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r = 1 + r + r² P(r). P is a minimax polynomial: Lawson's iteration over
+// the relative error, rounded to float: 1.3e-9. 2^n is multiplied in two halves, so that subnormal results are right
+// too.
 inline float fast_exp_float(float x) {
     constexpr float kLog2e = 0x1.715476p+0f, kRound = 0x1.8p+23f;    // adding kRound leaves the nearest integer
     constexpr float kLn2Hi = 0x1.63p-1f, kLn2Lo = -0x1.bd0106p-13f;  // n * kLn2Hi is exact for |n| < 2^15
-    x = x > 89.0f ? 89.0f : x;  // both comparisons are false for NaN, which goes on
+    x = x > 89.0f ? 89.0f : x;                                       // both comparisons are false for NaN, which stays
     x = x < -104.0f ? -104.0f : x;
     const float shifted = mul_add(x, kLog2e, kRound);
     const float n = shifted - kRound;
@@ -55,8 +56,8 @@ inline float fast_exp_float(float x) {
 }
 
 // float: the polynomial above. double: libm, since doubles only run in tests.
-template <class T>
-inline T fast_exp(T x);
+template <class Number>
+inline Number fast_exp(Number x);
 template <>
 inline float fast_exp<float>(float x) {
     return fast_exp_float(x);

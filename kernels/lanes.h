@@ -1,8 +1,8 @@
-// Sums and maxima over a row that run at vector speed without the compiler being allowed to reorder anything.
+// Sums and maxima over a row, at vector speed and in a fixed order.
 //
-// Partial results run side by side, lane j taking the elements j, j + lanes, ...; at the end they are combined in
-// ascending order. The order is a function of the row's length alone, so bits depend on neither threads nor alignment,
-// and -ffast-math is not needed. GCC's vector extension says this; plain arrays of lanes were not vectorised.
+// Lane j takes the elements j, j + lanes, ...; the lanes are combined in ascending order at the end. The order is a
+// function of the row's length alone. So bits depend on neither threads nor alignment, and -ffast-math is not needed.
+// The code uses GCC's vector extension, because gcc did not vectorise plain arrays of lanes.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ inline A lane_sum(size_t n, Term term) {
     return sum;
 }
 
-// The largest of x[i] for i < n, and of `least`. NaN is passed over.
+// The largest of x[i] for i < n, and of `least`. Ignores NaN.
 template <class A>
 inline A lane_max(const A* x /*[n]*/, size_t n, A least) {
     using L = Lanes<A>;

@@ -1,9 +1,8 @@
 // Matrix products on the CPU: fixed output tiles spread over the pool, one gemm each.
 //
-// float goes through OpenBLAS with one thread where the build has it. The blocked loop below serves double (tests), and
-// builds without a BLAS: ThreadSanitizer cannot see into OpenBLAS. Invariant: tiles are a function of shapes alone and
-// no sum is split over tiles, so the bits of a product depend on neither the number of threads nor on who takes which
-// tile.
+// float goes through OpenBLAS with one thread where the build has it. The blocked loop below serves double (tests) and
+// builds without a BLAS, as for ThreadSanitizer, which cannot see into OpenBLAS. Invariant: tiles are a function of
+// shapes alone, and no sum is split over tiles. So the bits of a product do not depend on the threads.
 #include "kernels/matmul.h"
 
 #include <algorithm>
@@ -28,31 +27,31 @@ int to_int(size_t value, const char* what) {
     return static_cast<int>(value);
 }
 
-// ---- The blocked loop: panels of A and B are packed so that the innermost kernel reads both front to back. ----
+// ---- The blocked loop: panels of A and B are packed, so that the innermost kernel reads both in order. ----
 
 constexpr int kVectorBytes = 32;
-template <class T>
-constexpr int kLanes = kVectorBytes / sizeof(T);
+template <class Number>
+constexpr int kLanes = kVectorBytes / sizeof(Number);
 constexpr int kPanelRows = 6;  // kPanelRows x kPanelCols sums stay in 12 vector registers
-template <class T>
-constexpr int kPanelCols = 2 * kLanes<T>;
+template <class Number>
+constexpr int kPanelCols = 2 * kLanes<Number>;
 // The packed blocks stay in L2 and L3, a panel of B in L1.
 constexpr int kBlockK = 256, kBlockM = 16 * kPanelRows, kBlockN = 512;
 
-template <class T>
+template <class Number>
 struct Matrix {
-    const T* data;
+    const Number* data;
     size_t row_stride, col_stride;  // transposing swaps them
-    const T* at(int row, int col) const { return data + row * row_stride + col * col_stride; }
+    const Number* at(int row, int col) const { return data + row * row_stride + col * col_stride; }
 };
 
 // packed[panel][k][width]: lines [line0, line0 + lines) of the matrix over k in [0, K); short panels end in zeros.
-template <class T>
-void pack(T* packed, const T* source, size_t line_stride, size_t k_stride, int lines, int K, int width) {
+template <class Number>
+void pack(Number* packed, const Number* source, size_t line_stride, size_t k_stride, int lines, int K, int width) {
     for (int line0 = 0; line0 < lines; line0 += width) {
         const int n = std::min(width, lines - line0);
         for (int k = 0; k < K; ++k) {
-            const T* from = source + line0 * line_stride + k * k_stride;
+            const Number* from = source + line0 * line_stride + k * k_stride;
             for (int i = 0; i < n; ++i) packed[i] = from[i * line_stride];
             for (int i = n; i < width; ++i) packed[i] = 0;
             packed += width;
@@ -61,39 +60,40 @@ void pack(T* packed, const T* source, size_t line_stride, size_t k_stride, int l
 }
 
 // sums[kPanelRows][kPanelCols] = A panel [K][kPanelRows] times B panel [K][kPanelCols]
-template <class T>
-void multiply_panels(T* sums, const T* a, const T* b, int K) {
-    typedef T Vector __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
-    constexpr int kVectors = kPanelCols<T> / kLanes<T>;
+template <class Number>
+void multiply_panels(Number* sums, const Number* a, const Number* b, int K) {
+    typedef Number Vector __attribute__((vector_size(kVectorBytes), aligned(sizeof(Number)), may_alias));
+    constexpr int kVectors = kPanelCols<Number> / kLanes<Number>;
     Vector acc[kPanelRows][kVectors] = {};
     for (int k = 0; k < K; ++k) {
         for (int i = 0; i < kPanelRows; ++i) {
             for (int v = 0; v < kVectors; ++v) {
-                acc[i][v] += *reinterpret_cast<const Vector*>(b + v * kLanes<T>) * a[i];
+                acc[i][v] += *reinterpret_cast<const Vector*>(b + v * kLanes<Number>) * a[i];
             }
         }
         a += kPanelRows;
-        b += kPanelCols<T>;
+        b += kPanelCols<Number>;
     }
     for (int i = 0; i < kPanelRows; ++i) {
         for (int v = 0; v < kVectors; ++v) {
-            *reinterpret_cast<Vector*>(sums + i * kPanelCols<T> + v * kLanes<T>) = acc[i][v];
+            *reinterpret_cast<Vector*>(sums + i * kPanelCols<Number> + v * kLanes<Number>) = acc[i][v];
         }
     }
 }
 
 // C block (= beta C or, after the first block of K, C) + alpha * packed A [M, K] * packed B [K, N]
-template <class T>
-void multiply_blocks(T* C, size_t ldc, const T* packed_a, const T* packed_b, int M, int N, int K, T alpha, T beta) {
-    T sums[kPanelRows * kPanelCols<T>];
-    for (int n0 = 0; n0 < N; n0 += kPanelCols<T>) {
-        const int cols = std::min(kPanelCols<T>, N - n0);
+template <class Number>
+void multiply_blocks(Number* C, size_t ldc, const Number* packed_a, const Number* packed_b, int M, int N, int K,
+                     Number alpha, Number beta) {
+    Number sums[kPanelRows * kPanelCols<Number>];
+    for (int n0 = 0; n0 < N; n0 += kPanelCols<Number>) {
+        const int cols = std::min(kPanelCols<Number>, N - n0);
         for (int m0 = 0; m0 < M; m0 += kPanelRows) {
             const int rows = std::min(kPanelRows, M - m0);
             multiply_panels(sums, packed_a + static_cast<size_t>(m0) * K, packed_b + static_cast<size_t>(n0) * K, K);
             for (int i = 0; i < rows; ++i) {
-                T* c = C + (m0 + i) * ldc + n0;
-                const T* s = sums + i * kPanelCols<T>;
+                Number* c = C + (m0 + i) * ldc + n0;
+                const Number* s = sums + i * kPanelCols<Number>;
                 if (beta == 0) {  // C may hold anything, NaN included
                     for (int j = 0; j < cols; ++j) c[j] = alpha * s[j];
                 } else {
@@ -104,30 +104,31 @@ void multiply_blocks(T* C, size_t ldc, const T* packed_a, const T* packed_b, int
     }
 }
 
-template <class T>
-void scale_matrix(T* C, size_t ldc, int M, int N, T beta) {
+template <class Number>
+void scale_matrix(Number* C, size_t ldc, int M, int N, Number beta) {
     for (int m = 0; m < M; ++m) {
-        T* c = C + m * ldc;
-        for (int n = 0; n < N; ++n) c[n] = beta == 0 ? T(0) : beta * c[n];
+        Number* c = C + m * ldc;
+        for (int n = 0; n < N; ++n) c[n] = beta == 0 ? Number(0) : beta * c[n];
     }
 }
 
-template <class T>
-void blocked_gemm(int M, int N, int K, T alpha, Matrix<T> A, Matrix<T> B, T beta, T* C, size_t ldc) {
+template <class Number>
+void blocked_gemm(int M, int N, int K, Number alpha, Matrix<Number> A, Matrix<Number> B, Number beta, Number* C,
+                  size_t ldc) {
     if (K == 0) return scale_matrix(C, ldc, M, N, beta);
-    // Kept per thread: allocating half a megabyte per call would cost page faults each time.
-    thread_local std::vector<T> packed_a(static_cast<size_t>(kBlockM) * kBlockK);
-    thread_local std::vector<T> packed_b(static_cast<size_t>(kBlockN) * kBlockK);
+    // Kept per thread: allocating half a megabyte per call would cost page faults every time.
+    thread_local std::vector<Number> packed_a(static_cast<size_t>(kBlockM) * kBlockK);
+    thread_local std::vector<Number> packed_b(static_cast<size_t>(kBlockN) * kBlockK);
     for (int n0 = 0; n0 < N; n0 += kBlockN) {
         const int cols = std::min(kBlockN, N - n0);
         for (int k0 = 0; k0 < K; k0 += kBlockK) {
             const int depth = std::min(kBlockK, K - k0);
-            pack(packed_b.data(), B.at(k0, n0), B.col_stride, B.row_stride, cols, depth, kPanelCols<T>);
+            pack(packed_b.data(), B.at(k0, n0), B.col_stride, B.row_stride, cols, depth, kPanelCols<Number>);
             for (int m0 = 0; m0 < M; m0 += kBlockM) {
                 const int rows = std::min(kBlockM, M - m0);
                 pack(packed_a.data(), A.at(m0, k0), A.row_stride, A.col_stride, rows, depth, kPanelRows);
                 multiply_blocks(C + m0 * ldc + n0, ldc, packed_a.data(), packed_b.data(), rows, cols, depth, alpha,
-                                k0 == 0 ? beta : T(1));
+                                k0 == 0 ? beta : Number(1));
             }
         }
     }
@@ -154,8 +155,8 @@ size_t ceil_div(size_t a, size_t b) {
     return (a + b - 1) / b;
 }
 
-// Tiles of 256 x 512, where a gemm runs near its full rate; where that gives too few to keep 16 threads busy, they are
-// halved, down to some 4 MFLOP (tens of microseconds) each. Then evened out, so that no sliver is left at the end.
+// Tiles are 256 x 512, where a gemm runs near its full rate. If that gives too few for 16 threads, they are halved,
+// down to some 4 MFLOP (tens of microseconds) each. Then they are evened out, so that no sliver is left at the end.
 OutputTiles output_tiles(size_t M, size_t N, size_t K) {
     constexpr size_t kEnoughTiles = 16, kMinFlop = size_t{4} << 20, kGranule = 16;
     size_t rows = std::min<size_t>(M, 256), cols = std::min<size_t>(N, 512);
@@ -175,7 +176,7 @@ void for_each_tile(size_t M, size_t N, size_t K, ThreadPool& pool, const F& tile
     if (M == 0 || N == 0) return;
     const OutputTiles t = output_tiles(M, N, K);
     pool.parallel_for(t.row_tiles * t.col_tiles, [&](size_t i) {
-        // Neighbouring tiles share their columns, that is the same part of the weight.
+        // Neighbouring tiles share their columns, hence the same part of the weight.
         const size_t m0 = i % t.row_tiles * t.tile_rows, n0 = i / t.row_tiles * t.tile_cols;
         tile(m0, static_cast<int>(std::min(t.tile_rows, M - m0)), n0, static_cast<int>(std::min(t.tile_cols, N - n0)));
     });
@@ -185,9 +186,9 @@ void for_each_tile(size_t M, size_t N, size_t K, ThreadPool& pool, const F& tile
 
 namespace ref {
 
-template <class T>
-void gemm(bool trans_a, bool trans_b, int M, int N, int K, T alpha, const T* A, size_t lda, const T* B, size_t ldb,
-          T beta, T* C, size_t ldc) {
+template <class Number>
+void gemm(bool trans_a, bool trans_b, int M, int N, int K, Number alpha, const Number* A, size_t lda, const Number* B,
+          size_t ldb, Number beta, Number* C, size_t ldc) {
     if (M <= 0 || N <= 0) return;
     const auto stored = [](int rows, int cols, size_t ld) {
         assert(rows <= 1 || ld >= static_cast<size_t>(cols));
@@ -197,26 +198,26 @@ void gemm(bool trans_a, bool trans_b, int M, int N, int K, T alpha, const T* A, 
     ldb = trans_b ? stored(N, K, ldb) : stored(K, N, ldb);
     ldc = stored(M, N, ldc);
 #if defined(SLABSTREAM_OPENBLAS)
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<Number, float>) {
         openblas_gemm(trans_a, trans_b, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
         return;
     }
 #endif
-    const Matrix<T> op_a{A, trans_a ? 1 : lda, trans_a ? lda : 1};
-    const Matrix<T> op_b{B, trans_b ? 1 : ldb, trans_b ? ldb : 1};
+    const Matrix<Number> op_a{A, trans_a ? 1 : lda, trans_a ? lda : 1};
+    const Matrix<Number> op_b{B, trans_b ? 1 : ldb, trans_b ? ldb : 1};
     blocked_gemm(M, N, K, alpha, op_a, op_b, beta, C, ldc);
 }
 
-template <class T>
-void matmul_forward(const MatmulForward<T>& a, ThreadPool& pool) {
+template <class Number>
+void matmul_forward(const MatmulForward<Number>& a, ThreadPool& pool) {
     const size_t K = a.K;
     for_each_tile(a.rows, a.N, K, pool, [&](size_t m0, int rows, size_t n0, int cols) {
-        T* y = a.y + m0 * a.ld_y + n0;  // [rows, cols], stride ld_y
-        const T* add = a.add ? a.add + m0 * a.ld_y + n0 : nullptr;
-        const T* bias = a.bias ? a.bias + n0 : nullptr;
+        Number* y = a.y + m0 * a.ld_y + n0;  // [rows, cols], stride ld_y
+        const Number* add = a.add ? a.add + m0 * a.ld_y + n0 : nullptr;
+        const Number* bias = a.bias ? a.bias + n0 : nullptr;
         for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
-            T* y_row = y + i * a.ld_y;
-            const T* add_row = add ? add + i * a.ld_y : nullptr;
+            Number* y_row = y + i * a.ld_y;
+            const Number* add_row = add ? add + i * a.ld_y : nullptr;
             if (add && bias) {
                 for (int j = 0; j < cols; ++j) y_row[j] = add_row[j] + bias[j];
             } else if (bias) {
@@ -225,39 +226,39 @@ void matmul_forward(const MatmulForward<T>& a, ThreadPool& pool) {
                 std::copy_n(add_row, cols, y_row);
             }
         }
-        gemm(false, true, rows, cols, a.K, static_cast<T>(a.alpha), a.x + m0 * a.ld_x, a.ld_x, a.w + n0 * K, K,
-             T(add || bias ? 1 : 0), y, a.ld_y);
+        gemm(false, true, rows, cols, a.K, static_cast<Number>(a.alpha), a.x + m0 * a.ld_x, a.ld_x, a.w + n0 * K, K,
+             Number(add || bias ? 1 : 0), y, a.ld_y);
     });
 }
 
-template <class T>
-void matmul_backward_input(const MatmulBackwardInput<T>& a, ThreadPool& pool) {
+template <class Number>
+void matmul_backward_input(const MatmulBackwardInput<Number>& a, ThreadPool& pool) {
     for_each_tile(a.rows, a.K, a.N, pool, [&](size_t m0, int rows, size_t k0, int cols) {
-        gemm(false, false, rows, cols, a.N, static_cast<T>(a.alpha), a.dy + m0 * a.ld_dy, a.ld_dy, a.w + k0,
-             static_cast<size_t>(a.K), T(a.accumulate ? 1 : 0), a.dx + m0 * a.ld_dx + k0, a.ld_dx);
+        gemm(false, false, rows, cols, a.N, static_cast<Number>(a.alpha), a.dy + m0 * a.ld_dy, a.ld_dy, a.w + k0,
+             static_cast<size_t>(a.K), Number(a.accumulate ? 1 : 0), a.dx + m0 * a.ld_dx + k0, a.ld_dx);
     });
 }
 
-template <class T>
-void matmul_backward_weight(const MatmulBackwardWeight<T>& a, ThreadPool& pool) {
+template <class Number>
+void matmul_backward_weight(const MatmulBackwardWeight<Number>& a, ThreadPool& pool) {
     const size_t K = a.K;
     const int depth = to_int(a.rows, "rows");
     for_each_tile(a.N, K, a.rows, pool, [&](size_t n0, int rows, size_t k0, int cols) {
-        gemm(true, false, rows, cols, depth, static_cast<T>(a.alpha), a.dy + n0, a.ld_dy, a.x + k0, a.ld_x, T(1),
-             a.dw + n0 * K + k0, K);
+        gemm(true, false, rows, cols, depth, static_cast<Number>(a.alpha), a.dy + n0, a.ld_dy, a.x + k0, a.ld_x,
+             Number(1), a.dw + n0 * K + k0, K);
     });
 }
 
-template <class T>
-void bias_backward(Acc<T>* dbias, const T* dy, size_t rows, int N, size_t ld_dy, ThreadPool& pool) {
+template <class Number>
+void bias_backward(Acc<Number>* dbias, const Number* dy, size_t rows, int N, size_t ld_dy, ThreadPool& pool) {
     constexpr size_t kTileCols = 64, kBlockRows = 256;  // blocks of rows keep the rounding of long sums small
     pool.parallel_ranges(N, kTileCols, [&](size_t begin, size_t end) {
         const size_t cols = end - begin;
-        Acc<T> total[kTileCols] = {};
+        Acc<Number> total[kTileCols] = {};
         for (size_t row0 = 0; row0 < rows; row0 += kBlockRows) {
-            Acc<T> block[kTileCols] = {};
+            Acc<Number> block[kTileCols] = {};
             for (size_t row = row0; row < std::min(rows, row0 + kBlockRows); ++row) {
-                const T* dy_row = dy + row * ld_dy + begin;
+                const Number* dy_row = dy + row * ld_dy + begin;
                 for (size_t c = 0; c < cols; ++c) block[c] += dy_row[c];
             }
             for (size_t c = 0; c < cols; ++c) total[c] += block[c];
@@ -266,12 +267,13 @@ void bias_backward(Acc<T>* dbias, const T* dy, size_t rows, int N, size_t ld_dy,
     });
 }
 
-#define SLAB_INSTANTIATE(T)                                                                              \
-    template void gemm(bool, bool, int, int, int, T, const T*, size_t, const T*, size_t, T, T*, size_t); \
-    template void matmul_forward(const MatmulForward<T>&, ThreadPool&);                                  \
-    template void matmul_backward_input(const MatmulBackwardInput<T>&, ThreadPool&);                     \
-    template void matmul_backward_weight(const MatmulBackwardWeight<T>&, ThreadPool&);                   \
-    template void bias_backward<T>(Acc<T>*, const T*, size_t, int, size_t, ThreadPool&);
+#define SLAB_INSTANTIATE(Number)                                                                                \
+    template void gemm(bool, bool, int, int, int, Number, const Number*, size_t, const Number*, size_t, Number, \
+                       Number*, size_t);                                                                        \
+    template void matmul_forward(const MatmulForward<Number>&, ThreadPool&);                                    \
+    template void matmul_backward_input(const MatmulBackwardInput<Number>&, ThreadPool&);                       \
+    template void matmul_backward_weight(const MatmulBackwardWeight<Number>&, ThreadPool&);                     \
+    template void bias_backward<Number>(Acc<Number>*, const Number*, size_t, int, size_t, ThreadPool&);
 SLAB_INSTANTIATE(float)
 SLAB_INSTANTIATE(double)
 #undef SLAB_INSTANTIATE
@@ -285,7 +287,7 @@ size_t matmul_workspace_bytes() {
 
 size_t matmul_address_bytes(int threads) {
 #if defined(SLABSTREAM_OPENBLAS)
-    // OpenBLAS's packing buffer, the largest of its builds for x86-64, and the arena that malloc may make as well.
+    // OpenBLAS's packing buffer (the largest of its builds for x86-64), and the arena that malloc may make.
     constexpr size_t kBufferBytes = size_t{128} << 20, kArenaBytes = size_t{64} << 20;
     return static_cast<size_t>(threads) * (kBufferBytes + kArenaBytes);
 #else

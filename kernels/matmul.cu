@@ -1,9 +1,9 @@
 // Matrix products on the GPU, through cuBLASLt.
 //
-// The library counts in columns: our row-major [rows, N] is its [N, rows], so y = x wᵀ is asked for as yᵀ = w xᵀ. For
-// each shape the library's first proposal is taken, with a workspace of constant size and never timed, and kept with
-// the stream: the algorithm, and with it the order of sums, is a function of shapes, strides and the alignment that
-// follows from them. float32 builds use no TF32.
+// The library is column-major: our row-major [rows, N] is its [N, rows], so y = x wᵀ is asked for as yᵀ = w xᵀ. For
+// each shape the library's first proposal is taken, untimed and with a workspace of constant size, and kept with the
+// stream. So the algorithm, and with it the order of sums, is a function of shapes, strides and alignment, which shapes
+// decide too. float32 builds use no TF32.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -61,7 +61,7 @@ uint32_t alignment_bytes(const void* p) {
     return static_cast<uint32_t>(address & (~address + 1));  // the lowest bit that is set
 }
 
-// All that the choice of an algorithm depends on.
+// Everything that the choice of an algorithm depends on.
 using Key = std::array<size_t, 15>;
 using Plans = std::map<Key, Plan>;
 
@@ -95,13 +95,13 @@ Layout make_layout(cudaDataType_t type, size_t rows, size_t cols, size_t ld) {
     return Layout(layout);
 }
 
-template <class T>
-void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+template <class Value>
+void set(const Description& description, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
     CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value));
 }
 
-template <class T>
-void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+template <class Value>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
 }
 

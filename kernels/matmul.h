@@ -1,7 +1,7 @@
 // Matrix products with a frozen or trained weight w[N, K] (Hugging Face's [out, in]), row-major throughout.
 //
-// Three shapes are all a linear layer needs; leading dimensions let q, k and v, or a LoRA module's share of a joined
-// buffer, be column ranges of one matrix. On the CPU every product goes through one sgemm per fixed output tile.
+// A linear layer needs three shapes of product. Leading dimensions make q, k and v, or a LoRA module's share of a
+// joined buffer, column ranges of one matrix. On the CPU a product is one sgemm per fixed output tile.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 namespace slab {
 
 // y = alpha * x · wᵀ + bias + add
-template <class T>
+template <class Number>
 struct MatmulForward {
-    T* y;           // [rows, N], stride ld_y
-    const T* x;     // [rows, K], stride ld_x
-    const T* w;     // [N, K]
-    const T* bias;  // [N] or null
-    const T* add;   // [rows, N], stride ld_y, or null; may be y itself (then y += ...)
+    Number* y;           // [rows, N], stride ld_y
+    const Number* x;     // [rows, K], stride ld_x
+    const Number* w;     // [N, K]
+    const Number* bias;  // [N] or null
+    const Number* add;   // [rows, N], stride ld_y, or null; may be y itself (then y += ...)
     size_t rows;
     int N, K;
     size_t ld_y, ld_x;
@@ -26,11 +26,11 @@ struct MatmulForward {
 };
 
 // dx (= or +=) alpha * dy · w
-template <class T>
+template <class Number>
 struct MatmulBackwardInput {
-    T* dx;        // [rows, K], stride ld_dx
-    const T* dy;  // [rows, N], stride ld_dy
-    const T* w;   // [N, K]
+    Number* dx;        // [rows, K], stride ld_dx
+    const Number* dy;  // [rows, N], stride ld_dy
+    const Number* w;   // [N, K]
     size_t rows;
     int N, K;
     size_t ld_dx, ld_dy;
@@ -39,11 +39,11 @@ struct MatmulBackwardInput {
 };
 
 // dw += alpha * dyᵀ · x
-template <class T>
+template <class Number>
 struct MatmulBackwardWeight {
-    Acc<T>* dw;   // [N, K], +=
-    const T* dy;  // [rows, N], stride ld_dy
-    const T* x;   // [rows, K], stride ld_x
+    Acc<Number>* dw;   // [N, K], +=
+    const Number* dy;  // [rows, N], stride ld_dy
+    const Number* x;   // [rows, K], stride ld_x
     size_t rows;
     int N, K;
     size_t ld_dy, ld_x;
@@ -51,29 +51,29 @@ struct MatmulBackwardWeight {
 };
 
 namespace ref {
-template <class T>
-void matmul_forward(const MatmulForward<T>& a, ThreadPool& pool);
-template <class T>
-void matmul_backward_input(const MatmulBackwardInput<T>& a, ThreadPool& pool);
-template <class T>
-void matmul_backward_weight(const MatmulBackwardWeight<T>& a, ThreadPool& pool);
+template <class Number>
+void matmul_forward(const MatmulForward<Number>& a, ThreadPool& pool);
+template <class Number>
+void matmul_backward_input(const MatmulBackwardInput<Number>& a, ThreadPool& pool);
+template <class Number>
+void matmul_backward_weight(const MatmulBackwardWeight<Number>& a, ThreadPool& pool);
 // dbias[n] += sum over rows of dy[row, n]
-template <class T>
-void bias_backward(Acc<T>* dbias /*[N]*/, const T* dy /*[rows, N]*/, size_t rows, int N, size_t ld_dy,
+template <class Number>
+void bias_backward(Acc<Number>* dbias /*[N]*/, const Number* dy /*[rows, N]*/, size_t rows, int N, size_t ld_dy,
                    ThreadPool& pool);
 
-// C = alpha * op(A) op(B) + beta * C on the calling thread, row-major, op(A) [M, K], op(B) [K, N]: what attention tiles
-// use. float goes through OpenBLAS where the build has it, else (and double) through a blocked loop.
-template <class T>
-void gemm(bool trans_a, bool trans_b, int M, int N, int K, T alpha, const T* A, size_t lda, const T* B, size_t ldb,
-          T beta, T* C, size_t ldc);
+// C = alpha * op(A) op(B) + beta * C on the calling thread, row-major, op(A) [M, K], op(B) [K, N]. Attention's tiles
+// use it. float goes through OpenBLAS where the build has it. A blocked loop serves double and builds without OpenBLAS.
+template <class Number>
+void gemm(bool trans_a, bool trans_b, int M, int N, int K, Number alpha, const Number* A, size_t lda, const Number* B,
+          size_t ldb, Number beta, Number* C, size_t ldc);
 }  // namespace ref
 
 // Workspace that the compute stream must be made with (bytes): a constant, so that algorithms are a function of shapes.
 size_t matmul_workspace_bytes();
 
-// Address space (bytes) that products on `threads` CPU threads map beside their operands, at the first product of each.
-// It has to be there: OpenBLAS tries again without end where it is refused.
+// Address space (bytes) that products on `threads` CPU threads map beside their operands, at each thread's first
+// product. The caller makes sure that it is there: OpenBLAS retries endlessly when the system refuses it.
 size_t matmul_address_bytes(int threads);
 
 void matmul_forward(const MatmulForward<real>& a, Stream& stream);

@@ -1,8 +1,8 @@
 // LayerNorm, RMSNorm and RMSNorm per head on the CPU.
 //
-// Rows are independent but for the weights' gradients. Those are summed inside at most kMaxTiles runs of rows, whose
-// number and length depend on the row count alone, and the runs' sums are added up in ascending order: parallel, and
-// the same bits for any number of threads.
+// Rows are independent, except in the weights' gradients. Those are summed within at most kMaxTiles runs of rows, whose
+// number and length depend on the row count alone. The runs' sums are added in ascending order. So the work is
+// parallel, with the same bits for any number of threads.
 #include "kernels/norm.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace ref {
 namespace {
 
 constexpr size_t kMaxTiles = 64;
-constexpr size_t kTileElems = 16384;  // enough work for a tile to be worth handing to a thread
+constexpr size_t kTileElems = 16384;  // enough work for one thread's task
 
 size_t rows_per_forward_tile(size_t row_elems) {
     return std::max<size_t>(1, kTileElems / std::max<size_t>(1, row_elems));
@@ -26,7 +26,7 @@ size_t rows_per_gradient_tile(size_t rows) {
     return (rows + kMaxTiles - 1) / kMaxTiles;
 }
 
-// Room for each tile's sum of one weight gradient; nothing when that gradient is not wanted.
+// Each tile's sum of one weight gradient; empty when that gradient is not wanted.
 template <class A>
 struct PartialSums {
     std::vector<A> sums;  // [tiles, C]
@@ -45,14 +45,14 @@ struct PartialSums {
 };
 
 // kCentred: LayerNorm, which subtracts the mean and may add a bias; else RMSNorm.
-template <bool kCentred, class T>
-void norm_forward(const NormForward<T>& a, ThreadPool& pool) {
-    using A = Acc<T>;
+template <bool kCentred, class Number>
+void norm_forward(const NormForward<Number>& a, ThreadPool& pool) {
+    using A = Acc<Number>;
     const size_t C = static_cast<size_t>(a.C);
     pool.parallel_ranges(a.rows, rows_per_forward_tile(C), [&](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
-            const T* x = a.x + row * C;
-            T* y = a.y + row * C;
+            const Number* x = a.x + row * C;
+            Number* y = a.y + row * C;
             A mean = 0;
             if constexpr (kCentred) mean = lane_sum<A>(C, [=](size_t c) { return x[c]; }) / static_cast<A>(C);
             const A squares = lane_sum<A>(C, [=](size_t c) { return (x[c] - mean) * (x[c] - mean); });
@@ -70,9 +70,9 @@ void norm_forward(const NormForward<T>& a, ThreadPool& pool) {
 }
 
 // With n = (x - mean) rstd and g = dy w:  dx += rstd (g - mean(g) - n mean(g n)), RMSNorm without mean(g).
-template <bool kCentred, class T>
-void norm_backward(const NormBackward<T>& a, ThreadPool& pool) {
-    using A = Acc<T>;
+template <bool kCentred, class Number>
+void norm_backward(const NormBackward<Number>& a, ThreadPool& pool) {
+    using A = Acc<Number>;
     const size_t C = static_cast<size_t>(a.C), tile_rows = rows_per_gradient_tile(a.rows);
     if (a.rows == 0) return;
     const size_t tiles = (a.rows + tile_rows - 1) / tile_rows;
@@ -82,10 +82,10 @@ void norm_backward(const NormBackward<T>& a, ThreadPool& pool) {
         A* db = db_sums.tile(tile);
         const size_t end = std::min(a.rows, (tile + 1) * tile_rows);
         for (size_t row = tile * tile_rows; row < end; ++row) {
-            const T* x = a.x + row * C;
-            const T* dy = a.dy + row * C;
-            const T* w = a.w;
-            T* dx = a.dx + row * C;
+            const Number* x = a.x + row * C;
+            const Number* dy = a.dy + row * C;
+            const Number* w = a.w;
+            Number* dx = a.dx + row * C;
             const A mean = kCentred ? a.mean[row] : A{0}, rstd = a.rstd[row];
             A mean_g = 0;
             if constexpr (kCentred) {
@@ -110,36 +110,36 @@ void norm_backward(const NormBackward<T>& a, ThreadPool& pool) {
 
 }  // namespace
 
-template <class T>
-void layernorm_forward(const NormForward<T>& a, ThreadPool& pool) {
+template <class Number>
+void layernorm_forward(const NormForward<Number>& a, ThreadPool& pool) {
     norm_forward<true>(a, pool);
 }
 
-template <class T>
-void layernorm_backward(const NormBackward<T>& a, ThreadPool& pool) {
+template <class Number>
+void layernorm_backward(const NormBackward<Number>& a, ThreadPool& pool) {
     norm_backward<true>(a, pool);
 }
 
-template <class T>
-void rmsnorm_forward(const NormForward<T>& a, ThreadPool& pool) {
+template <class Number>
+void rmsnorm_forward(const NormForward<Number>& a, ThreadPool& pool) {
     norm_forward<false>(a, pool);
 }
 
-template <class T>
-void rmsnorm_backward(const NormBackward<T>& a, ThreadPool& pool) {
+template <class Number>
+void rmsnorm_backward(const NormBackward<Number>& a, ThreadPool& pool) {
     norm_backward<false>(a, pool);
 }
 
-template <class T>
-void head_norm_forward(const HeadNormForward<T>& a, ThreadPool& pool) {
-    using A = Acc<T>;
+template <class Number>
+void head_norm_forward(const HeadNormForward<Number>& a, ThreadPool& pool) {
+    using A = Acc<Number>;
     const size_t heads = static_cast<size_t>(a.NH) + a.NKV, HD = static_cast<size_t>(a.HD);
     pool.parallel_ranges(a.rows, rows_per_forward_tile(heads * HD), [&](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
             for (size_t h = 0; h < heads; ++h) {
-                const T* x = a.x + row * a.ld_x + h * HD;
-                const T* w = h < static_cast<size_t>(a.NH) ? a.w_q : a.w_k;
-                T* y = a.y + row * a.ld_y + h * HD;
+                const Number* x = a.x + row * a.ld_x + h * HD;
+                const Number* w = h < static_cast<size_t>(a.NH) ? a.w_q : a.w_k;
+                Number* y = a.y + row * a.ld_y + h * HD;
                 const A squares = lane_sum<A>(HD, [=](size_t c) { return x[c] * x[c]; });
                 const A rstd = 1 / std::sqrt(squares / static_cast<A>(HD) + static_cast<A>(a.eps));
                 for (size_t c = 0; c < HD; ++c) y[c] = x[c] * rstd * w[c];
@@ -149,9 +149,9 @@ void head_norm_forward(const HeadNormForward<T>& a, ThreadPool& pool) {
     });
 }
 
-template <class T>
-void head_norm_backward(const HeadNormBackward<T>& a, ThreadPool& pool) {
-    using A = Acc<T>;
+template <class Number>
+void head_norm_backward(const HeadNormBackward<Number>& a, ThreadPool& pool) {
+    using A = Acc<Number>;
     if (a.rows == 0) return;
     const size_t heads = static_cast<size_t>(a.NH) + a.NKV, HD = static_cast<size_t>(a.HD);
     const size_t tile_rows = rows_per_gradient_tile(a.rows), tiles = (a.rows + tile_rows - 1) / tile_rows;
@@ -161,10 +161,10 @@ void head_norm_backward(const HeadNormBackward<T>& a, ThreadPool& pool) {
         for (size_t row = tile * tile_rows; row < end; ++row) {
             for (size_t h = 0; h < heads; ++h) {
                 const bool query = h < static_cast<size_t>(a.NH);
-                const T* x = a.x + row * a.ld_x + h * HD;
-                const T* dy = a.dy + row * a.ld_dy + h * HD;
-                const T* w = query ? a.w_q : a.w_k;
-                T* dx = a.dx + row * a.ld_dx + h * HD;
+                const Number* x = a.x + row * a.ld_x + h * HD;
+                const Number* dy = a.dy + row * a.ld_dy + h * HD;
+                const Number* w = query ? a.w_q : a.w_k;
+                Number* dx = a.dx + row * a.ld_dx + h * HD;
                 const A rstd = a.rstd[row * heads + h];
                 const A mean_gn =
                     lane_sum<A>(HD, [=](size_t c) { return dy[c] * w[c] * (x[c] * rstd); }) / static_cast<A>(HD);
@@ -172,7 +172,7 @@ void head_norm_backward(const HeadNormBackward<T>& a, ThreadPool& pool) {
                 if (A* dw = query ? dw_q_sums.tile(tile) : dw_k_sums.tile(tile)) {
                     for (size_t c = 0; c < HD; ++c) dw[c] += dy[c] * (x[c] * rstd);
                 }
-#pragma GCC ivdep  // dx is dy itself or apart from it: no element depends on another's
+#pragma GCC ivdep  // dx is dy itself or does not overlap it: no element depends on another
                 for (size_t c = 0; c < HD; ++c) dx[c] = rstd * (dy[c] * w[c] - x[c] * rstd * mean_gn);
             }
         }

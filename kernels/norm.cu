@@ -1,7 +1,7 @@
 // LayerNorm, RMSNorm and RMSNorm per head on the GPU.
 //
-// A block owns a row (a warp, for a head) and keeps it in registers where it fits, so that memory is read once. Where
-// it does not, or where addresses forbid vectors, rows are read again from the cache. Weights' gradients, which only
+// A block owns a row, a warp owns a head. It keeps the row in registers if that fits, so that memory is read once. A
+// row that does not fit, or whose address forbids vectors, is read again from the cache. Weights' gradients, which only
 // full training wants, are column sums in a fixed order (cuda_common.cuh).
 #include <initializer_list>
 
@@ -16,8 +16,8 @@ using cuda::Values;
 
 constexpr int kMaxThreads = 256;
 
-// The elements of a row [C] that belong to this thread, kWidth at a time: held in registers if kHeld vectors are enough
-// for the whole row, else (kHeld 0) read anew at each visit.
+// This thread's elements of a row [C], kWidth at a time. They are held in registers if kHeld vectors are enough for the
+// whole row. kHeld 0: they are read anew at each visit.
 template <int kWidth, int kHeld>
 class RowPart {
   public:
@@ -150,7 +150,7 @@ struct BiasGradientTerm {
     __device__ float operator()(size_t row, int c) const { return cuda::as_float(dy[row * C + c]); }
 };
 
-// How a row is read: 16-byte vectors if the shape and addresses allow them, held in registers if they are few.
+// How a row is read: as 16-byte vectors if shape and addresses allow them, held in registers if they are few.
 struct RowPlan {
     int width, held, threads;
 };

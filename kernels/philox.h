@@ -1,7 +1,7 @@
 // Philox 4x32-10, the counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 //
-// Every random number of a run is a pure function of what it is for, so recomputation, another split into micro-batches
-// and other ranks draw the same ones. Usable from host and device code.
+// Every random number of a run is a pure function of its purpose. So recomputation, another split into micro-batches
+// and other ranks draw the same numbers. Usable from host and device code.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ SLAB_HOST_DEVICE inline PhiloxOut philox(uint64_t key, uint32_t c0, uint32_t c1,
     return {{c0, c1, c2, c3}};
 }
 
-// c3, the counter's last word, says what a number is for. Dropout fills it with layer * 32 + site of a module, and the
-// sites of a layer are below kDropoutSites; so whatever else draws with the run's seed has low five bits from there on,
-// and a word of its own. The values decide the bits of every run: they stay.
+// c3, the counter's last word, is a number's purpose. Dropout fills it with layer * 32 + site of a module, with sites
+// below kDropoutSites. Every other purpose has a word of its own whose low five bits are kDropoutSites or more. The
+// values decide the bits of every run and must never change.
 inline constexpr uint32_t kDropoutSites = 7;
 namespace philox_use {
 inline constexpr uint32_t random_weights = 0x1234;   // of a base drawn from scratch

@@ -1,7 +1,7 @@
 // Rotary position embedding on the CPU, and its table for both backends.
 //
-// A row's cosines and sines are copied apart once and serve all its heads; every element is computed on its own, so
-// nothing here depends on tiles or threads.
+// A row's cosines and sines are split into two arrays once and serve all its heads. Every element is computed on its
+// own, so nothing here depends on tiles or threads.
 #include "kernels/rotary.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace slab {
 namespace {
 
-// Frequency i of HD / 2, in float32 and in the order of transformers' _compute_llama3_parameters, so that angles at far
-// positions agree to the last bits.
+// Frequency i of HD / 2. Float32 and the order of operations are those of transformers' _compute_llama3_parameters, so
+// that angles at far positions agree to the last bits.
 float inverse_frequency(int i, int HD, float theta, const RotaryScalingParams& s) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(HD);
     const float base = 1.0f / static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
@@ -43,14 +43,14 @@ std::vector<float> rotary_table(int positions, int HD, float theta, const Rotary
 
 namespace ref {
 
-template <class T>
-void rotary(const Rotary<T>& a, ThreadPool& pool) {
+template <class Number>
+void rotary(const Rotary<Number>& a, ThreadPool& pool) {
     constexpr size_t kTileElems = 16384;
     const size_t half = static_cast<size_t>(a.HD) / 2, heads = static_cast<size_t>(a.heads);
     const size_t T_len = static_cast<size_t>(a.T_len);
     const size_t tile_rows = std::max<size_t>(1, kTileElems / std::max<size_t>(1, heads * 2 * half));
     pool.parallel_ranges(a.rows, tile_rows, [&](size_t begin, size_t end) {
-        std::vector<T> cosines(half), sines(half);
+        std::vector<Number> cosines(half), sines(half);
         for (size_t row = begin; row < end; ++row) {
             const size_t document = a.doc_start ? static_cast<size_t>(a.doc_start[row]) : 0;
             const size_t position = row % T_len + static_cast<size_t>(a.first_position) - document;
@@ -60,10 +60,10 @@ void rotary(const Rotary<T>& a, ThreadPool& pool) {
                 sines[i] = a.backward ? -angles[2 * i + 1] : angles[2 * i + 1];
             }
             for (size_t h = 0; h < heads; ++h) {
-                T* x1 = a.x + row * a.ld_x + h * 2 * half;
-                T* x2 = x1 + half;
+                Number* x1 = a.x + row * a.ld_x + h * 2 * half;
+                Number* x2 = x1 + half;
                 for (size_t i = 0; i < half; ++i) {
-                    const T first = x1[i], second = x2[i];
+                    const Number first = x1[i], second = x2[i];
                     x1[i] = first * cosines[i] - second * sines[i];
                     x2[i] = second * cosines[i] + first * sines[i];
                 }

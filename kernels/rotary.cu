@@ -1,7 +1,7 @@
 // Rotary position embedding on the GPU, in place; the table comes from rotary.cpp.
 //
-// A block owns a row: its cosines and sines are read once from memory and by all heads from the cache. A thread turns
-// pairs of elements that no other touches.
+// A block owns a row. Its cosines and sines are read once from memory, and by all heads from the cache. A thread
+// rotates pairs of elements that no other thread touches.
 #include "kernels/cuda_common.cuh"
 #include "kernels/rotary.h"
 

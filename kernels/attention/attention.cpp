@@ -1,13 +1,14 @@
 // Causal grouped-query attention on the CPU, tile by tile: matrix products through ref::gemm, exponentials over rows.
 //
-// Forward: a unit of work is one query tile of one head; it walks the key tiles it can see with a running maximum and
-// sum per row (online softmax). Backward: a unit is one key/value head's share of the key tiles (every strips-th one);
-// it writes dk and dv of its tiles for all query heads of the group, and adds to dq. Strips keep several threads busy
-// when there are few heads; all but the first add to a dq of their own, and these are summed in ascending order at the
-// end. That is 5 matrix products per pair of tiles; separate passes for dq and dk/dv would need 7.
+// Forward: a unit of work is one query tile of one head. It walks the visible key tiles with a running maximum and sum
+// per row (online softmax).
+// Backward: a unit is one strip of one key/value head, which is every strips-th key tile. It writes dk and dv of its
+// tiles for all query heads of the group, and adds to dq. Strips keep several threads busy when there are few heads.
+// All but the first add to a dq of their own; these are summed in ascending order at the end. A pair of tiles takes 5
+// matrix products; separate passes for dq and dk/dv would take 7.
 //
 // Tiles and strips are functions of shapes alone, so bits do not depend on threads. Key tiles start at multiples of
-// kKeys; tiles above the diagonal or before the documents of all their queries are never touched.
+// kKeys. Tiles above the diagonal are never touched, nor those before the documents of all their queries.
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
@@ -27,8 +28,8 @@ namespace {
 constexpr int kQueries = 64;  // query rows of a tile
 constexpr int kKeys = 128;    // key columns of a tile
 static_assert(kKeys % kQueries == 0);
-constexpr int kBackwardUnits = 16;  // aim at this many units of backward work, with at most
-constexpr int kMaxStrips = 8;       // so many copies of dq
+constexpr int kBackwardUnits = 16;  // wanted units of backward work
+constexpr int kMaxStrips = 8;       // bounds the copies of dq
 
 int tiles_of(int T_len, int tile) {
     return (T_len + tile - 1) / tile;
@@ -49,7 +50,7 @@ struct Tile {
     int end(int i) const { return std::clamp(q0 + i + 1 - k0, 0, N); }
 };
 
-// The keys a query tile needs from the key tile at k0: none beyond its last row.
+// The keys that a query tile needs of the key tile at k0: none beyond its last row.
 Tile make_tile(const int32_t* doc_start, int T_len, int q0, int k0) {
     const int M = std::min(kQueries, T_len - q0);
     return {doc_start, q0, M, k0, std::min({kKeys, T_len - k0, q0 + M - k0})};
@@ -60,8 +61,8 @@ const I* row_of(const I* doc_start /*[B, T] or null*/, int b, int T_len) {
     return doc_start ? doc_start + static_cast<size_t>(b) * T_len : nullptr;
 }
 
-// One tile's scores join the running softmax: S becomes exp(S - maximum), zero where masked; what `out` holds for the
-// earlier tiles is rescaled to the new maximum.
+// One tile's scores join the running softmax. S becomes exp(S - maximum), zero where masked. The sums of earlier tiles
+// in `out` are rescaled to the new maximum.
 template <class A>
 void join_softmax(const Tile& tile, int HD, A* S /*[M, kKeys]*/, A* maximum /*[M]*/, A* sum /*[M]*/,
                   A* out /*[M, HD]*/) {
@@ -89,11 +90,11 @@ void join_softmax(const Tile& tile, int HD, A* S /*[M, kKeys]*/, A* maximum /*[M
 }
 
 // One query tile of one head.
-template <class T>
-void forward_unit(const AttentionForward<T>& a, int b, int h, int q0) {
-    using A = Acc<T>;
+template <class Number>
+void forward_unit(const AttentionForward<Number>& a, int b, int h, int q0) {
+    using A = Acc<Number>;
     const size_t row0 = static_cast<size_t>(b) * a.T_len, HD = static_cast<size_t>(a.HD);
-    const T* q = a.q + (row0 + q0) * a.ld_q + h * HD;
+    const Number* q = a.q + (row0 + q0) * a.ld_q + h * HD;
     const size_t kv_at = static_cast<size_t>(h / (a.NH / a.NKV)) * HD;
     const int32_t* doc_start = row_of(a.doc_start, b, a.T_len);
     const int M = std::min(kQueries, a.T_len - q0);
@@ -103,15 +104,15 @@ void forward_unit(const AttentionForward<T>& a, int b, int h, int q0) {
     const int first_key = doc_start ? doc_start[q0] / kKeys * kKeys : 0;
     for (int k0 = first_key; k0 < q0 + M; k0 += kKeys) {
         const Tile tile = make_tile(doc_start, a.T_len, q0, k0);
-        const T* k = a.k + (row0 + k0) * a.ld_k + kv_at;
-        const T* v = a.v + (row0 + k0) * a.ld_v + kv_at;
-        gemm<T>(false, true, M, tile.N, a.HD, a.scale, q, a.ld_q, k, a.ld_k, 0, S.data(), kKeys);
+        const Number* k = a.k + (row0 + k0) * a.ld_k + kv_at;
+        const Number* v = a.v + (row0 + k0) * a.ld_v + kv_at;
+        gemm<Number>(false, true, M, tile.N, a.HD, a.scale, q, a.ld_q, k, a.ld_k, 0, S.data(), kKeys);
         join_softmax(tile, a.HD, S.data(), maximum.data(), sum.data(), out.data());
-        gemm<T>(false, false, M, a.HD, tile.N, 1, S.data(), kKeys, v, a.ld_v, 1, out.data(), HD);
+        gemm<Number>(false, false, M, a.HD, tile.N, 1, S.data(), kKeys, v, a.ld_v, 1, out.data(), HD);
     }
 
     for (int i = 0; i < M; ++i) {
-        T* to = a.out + ((row0 + q0 + i) * a.NH + h) * HD;
+        Number* to = a.out + ((row0 + q0 + i) * a.NH + h) * HD;
         const A* from = out.data() + i * HD;
         const A inverse = 1 / sum[i];
         for (size_t c = 0; c < HD; ++c) to[c] = from[c] * inverse;
@@ -120,18 +121,18 @@ void forward_unit(const AttentionForward<T>& a, int b, int h, int q0) {
 }
 
 // delta[b, h, t] = dout · out, and the rows of dq set to zero for the units to add to.
-template <class T>
-void prepare_backward(const AttentionBackward<T>& a, ThreadPool& pool) {
+template <class Number>
+void prepare_backward(const AttentionBackward<Number>& a, ThreadPool& pool) {
     const size_t HD = static_cast<size_t>(a.HD), T_len = static_cast<size_t>(a.T_len), NH = static_cast<size_t>(a.NH);
     pool.parallel_ranges(static_cast<size_t>(a.B) * T_len, kQueries, [&](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
             for (size_t h = 0; h < NH; ++h) {
-                const T* dout = a.dout + (row * NH + h) * HD;
-                const T* out = a.out + (row * NH + h) * HD;
+                const Number* dout = a.dout + (row * NH + h) * HD;
+                const Number* out = a.out + (row * NH + h) * HD;
                 a.delta[(row / T_len * NH + h) * T_len + row % T_len] =
-                    lane_sum<Acc<T>>(HD, [=](size_t c) { return dout[c] * out[c]; });
-                T* dq = a.dq + row * a.ld_dq + h * HD;
-                std::fill(dq, dq + HD, T{0});
+                    lane_sum<Acc<Number>>(HD, [=](size_t c) { return dout[c] * out[c]; });
+                Number* dq = a.dq + row * a.ld_dq + h * HD;
+                std::fill(dq, dq + HD, Number{0});
             }
         }
     });
@@ -146,7 +147,7 @@ void probabilities_and_their_gradient(const Tile& tile, A scale, A* S /*[M, kKey
         A* d = dP + static_cast<size_t>(i) * kKeys;
         const int begin = tile.begin(i), end = std::max(begin, tile.end(i));
         const A row_lse = lse[i], row_delta = delta[i];
-#pragma GCC ivdep  // s and d are apart
+#pragma GCC ivdep  // s and d do not overlap
         for (int j = begin; j < end; ++j) {
             const A p = fast_exp(s[j] - row_lse);
             s[j] = p;
@@ -159,55 +160,57 @@ void probabilities_and_their_gradient(const Tile& tile, A scale, A* S /*[M, kKey
     }
 }
 
-// Where a backward unit adds its dq: the result itself, or a strip's own copy.
-template <class T>
+// The dq that a backward unit adds to: the result itself, or a strip's own copy.
+template <class Number>
 struct QueryGradient {
-    T* dq;  // [B, T, NH, HD], row stride ld
+    Number* dq;  // [B, T, NH, HD], row stride ld
     size_t ld;
 };
 
-template <class T>
-struct BackwardScratch {
-    std::vector<T> S, dP;  // [kQueries, kKeys]
-    BackwardScratch() : S(static_cast<size_t>(kQueries) * kKeys), dP(S.size()) {}
+// Scores, and the gradient of probabilities, of one key tile against one query tile.
+template <class Number>
+struct PairScratch {
+    std::vector<Number> S, dP;  // [kQueries, kKeys]
+    PairScratch() : S(static_cast<size_t>(kQueries) * kKeys), dP(S.size()) {}
 };
 
 // One key tile against one query tile of head h: dk, dv and dq grow by this pair's share.
-template <class T>
-void backward_pair(const AttentionBackward<T>& a, const QueryGradient<T>& g, BackwardScratch<T>& scratch, int b, int h,
-                   const Tile& tile) {
+template <class Number>
+void backward_pair(const AttentionBackward<Number>& a, const QueryGradient<Number>& g, PairScratch<Number>& scratch,
+                   int b, int h, const Tile& tile) {
     const size_t row0 = static_cast<size_t>(b) * a.T_len, HD = static_cast<size_t>(a.HD), ld_o = a.NH * HD;
     const size_t q_row = row0 + tile.q0, k_row = row0 + tile.k0;
     const size_t head = h * HD, kv_head = static_cast<size_t>(h / (a.NH / a.NKV)) * HD;
-    const T* q = a.q + q_row * a.ld_q + head;
-    const T* k = a.k + k_row * a.ld_k + kv_head;
-    const T* v = a.v + k_row * a.ld_v + kv_head;
-    const T* dout = a.dout + q_row * ld_o + head;
-    T* S = scratch.S.data();
-    T* dP = scratch.dP.data();
+    const Number* q = a.q + q_row * a.ld_q + head;
+    const Number* k = a.k + k_row * a.ld_k + kv_head;
+    const Number* v = a.v + k_row * a.ld_v + kv_head;
+    const Number* dout = a.dout + q_row * ld_o + head;
+    Number* S = scratch.S.data();
+    Number* dP = scratch.dP.data();
     const int M = tile.M, N = tile.N;
-    gemm<T>(false, true, M, N, a.HD, a.scale, q, a.ld_q, k, a.ld_k, 0, S, kKeys);
-    gemm<T>(false, true, M, N, a.HD, 1, dout, ld_o, v, a.ld_v, 0, dP, kKeys);
+    gemm<Number>(false, true, M, N, a.HD, a.scale, q, a.ld_q, k, a.ld_k, 0, S, kKeys);
+    gemm<Number>(false, true, M, N, a.HD, 1, dout, ld_o, v, a.ld_v, 0, dP, kKeys);
     const size_t stat_at = (static_cast<size_t>(b) * a.NH + h) * a.T_len + tile.q0;
-    probabilities_and_their_gradient<Acc<T>>(tile, a.scale, S, dP, a.lse + stat_at, a.delta + stat_at);
-    gemm<T>(true, false, N, a.HD, M, 1, S, kKeys, dout, ld_o, 1, a.dv + k_row * a.ld_dv + kv_head, a.ld_dv);
-    gemm<T>(true, false, N, a.HD, M, 1, dP, kKeys, q, a.ld_q, 1, a.dk + k_row * a.ld_dk + kv_head, a.ld_dk);
-    gemm<T>(false, false, M, a.HD, N, 1, dP, kKeys, k, a.ld_k, 1, g.dq + q_row * g.ld + head, g.ld);
+    probabilities_and_their_gradient<Acc<Number>>(tile, a.scale, S, dP, a.lse + stat_at, a.delta + stat_at);
+    gemm<Number>(true, false, N, a.HD, M, 1, S, kKeys, dout, ld_o, 1, a.dv + k_row * a.ld_dv + kv_head, a.ld_dv);
+    gemm<Number>(true, false, N, a.HD, M, 1, dP, kKeys, q, a.ld_q, 1, a.dk + k_row * a.ld_dk + kv_head, a.ld_dk);
+    gemm<Number>(false, false, M, a.HD, N, 1, dP, kKeys, k, a.ld_k, 1, g.dq + q_row * g.ld + head, g.ld);
 }
 
 // The key tiles strip, strip + strips, ... of one key/value head.
-template <class T>
-void backward_unit(const AttentionBackward<T>& a, const QueryGradient<T>& g, int b, int kv, int strip, int strips) {
+template <class Number>
+void backward_unit(const AttentionBackward<Number>& a, const QueryGradient<Number>& g, int b, int kv, int strip,
+                   int strips) {
     const size_t row0 = static_cast<size_t>(b) * a.T_len, HD = static_cast<size_t>(a.HD);
     const int32_t* doc_start = row_of(a.doc_start, b, a.T_len);
     const int group = a.NH / a.NKV;
-    BackwardScratch<T> scratch;
+    PairScratch<Number> scratch;
     for (int k0 = strip * kKeys; k0 < a.T_len; k0 += strips * kKeys) {
         for (int s = k0; s < std::min(a.T_len, k0 + kKeys); ++s) {
-            T* dk = a.dk + (row0 + s) * a.ld_dk + kv * HD;
-            T* dv = a.dv + (row0 + s) * a.ld_dv + kv * HD;
-            std::fill(dk, dk + HD, T{0});
-            std::fill(dv, dv + HD, T{0});
+            Number* dk = a.dk + (row0 + s) * a.ld_dk + kv * HD;
+            Number* dv = a.dv + (row0 + s) * a.ld_dv + kv * HD;
+            std::fill(dk, dk + HD, Number{0});
+            std::fill(dv, dv + HD, Number{0});
         }
         for (int h = kv * group; h < (kv + 1) * group; ++h) {
             for (int q0 = k0; q0 < a.T_len; q0 += kQueries) {
@@ -220,8 +223,8 @@ void backward_unit(const AttentionBackward<T>& a, const QueryGradient<T>& g, int
 
 }  // namespace
 
-template <class T>
-void attention_forward(const AttentionForward<T>& a, ThreadPool& pool) {
+template <class Number>
+void attention_forward(const AttentionForward<Number>& a, ThreadPool& pool) {
     const size_t heads = static_cast<size_t>(a.B) * a.NH, tiles = static_cast<size_t>(tiles_of(a.T_len, kQueries));
     pool.parallel_for(heads * tiles, [&](size_t unit) {
         const int tile = static_cast<int>(tiles - 1 - unit / heads);  // the longest first, so that threads end together
@@ -230,36 +233,36 @@ void attention_forward(const AttentionForward<T>& a, ThreadPool& pool) {
     });
 }
 
-template <class T>
-void attention_backward(const AttentionBackward<T>& a, ThreadPool& pool) {
+template <class Number>
+void attention_backward(const AttentionBackward<Number>& a, ThreadPool& pool) {
     prepare_backward(a, pool);
     const int strips = backward_strips(a.B, a.T_len, a.NKV);
     const size_t kv_heads = static_cast<size_t>(a.B) * a.NKV, rows = static_cast<size_t>(a.B) * a.T_len;
     const size_t row_elems = static_cast<size_t>(a.NH) * a.HD;
-    std::vector<T> own;     // where the caller gave no workspace: references in double
-    T* strip_dq = nullptr;  // [strips - 1, B, T, NH, HD]; units add to it
-    if constexpr (std::is_same_v<T, float>) strip_dq = a.workspace;
+    std::vector<Number> own;     // for references in double, which get no workspace
+    Number* strip_dq = nullptr;  // [strips - 1, B, T, NH, HD]; units add to it
+    if constexpr (std::is_same_v<Number, float>) strip_dq = a.workspace;
     const size_t strip_elems = rows * row_elems;
     if (strip_dq == nullptr) {
         own.resize(static_cast<size_t>(strips - 1) * strip_elems);
         strip_dq = own.data();
     }
     pool.parallel_ranges(static_cast<size_t>(strips - 1) * rows, kQueries, [&](size_t begin, size_t end) {
-        std::fill(strip_dq + begin * row_elems, strip_dq + end * row_elems, T{0});
+        std::fill(strip_dq + begin * row_elems, strip_dq + end * row_elems, Number{0});
     });
     pool.parallel_for(kv_heads * strips, [&](size_t unit) {
         const int strip = static_cast<int>(unit / kv_heads), head = static_cast<int>(unit % kv_heads);
-        const QueryGradient<T> g =
-            strip == 0 ? QueryGradient<T>{a.dq, a.ld_dq}
-                       : QueryGradient<T>{strip_dq + static_cast<size_t>(strip - 1) * strip_elems, row_elems};
+        const QueryGradient<Number> g =
+            strip == 0 ? QueryGradient<Number>{a.dq, a.ld_dq}
+                       : QueryGradient<Number>{strip_dq + static_cast<size_t>(strip - 1) * strip_elems, row_elems};
         backward_unit(a, g, head / a.NKV, head % a.NKV, strip, strips);
     });
     if (strips == 1) return;
     pool.parallel_ranges(rows, kQueries, [&](size_t begin, size_t end) {
         for (size_t row = begin; row < end; ++row) {
-            T* dq = a.dq + row * a.ld_dq;
+            Number* dq = a.dq + row * a.ld_dq;
             for (int strip = 1; strip < strips; ++strip) {
-                const T* more = strip_dq + (static_cast<size_t>(strip - 1) * rows + row) * row_elems;
+                const Number* more = strip_dq + (static_cast<size_t>(strip - 1) * rows + row) * row_elems;
                 for (size_t c = 0; c < row_elems; ++c) dq[c] += more[c];
             }
         }

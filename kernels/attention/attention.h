@@ -1,10 +1,13 @@
-// Causal grouped-query attention that never holds T x T: it keeps the log-sum-exp of each query row and recomputes
+// Causal grouped-query attention that never holds T x T. It keeps the log-sum-exp of each query row and recomputes
 // probabilities in backward, tile by tile.
 //
-// For query t of head h (key/value head h / (NH / NKV)): keys s in [doc_start[t], t], p = softmax(scale * q·k), out =
-// sum p v. Backward: delta = rowsum(dout * out), dp = dout·v, ds = p (dp - delta), dq = scale ds·k, dk = scale dsᵀ·q,
-// dv = pᵀ·dout. Tiles, and with them the order of sums, depend on shapes alone; on CUDA also on the card (Hopper has
-// kernels of its own) and on alignment, which shapes decide. Source of the formulation: FlashAttention-2 (Dao, 2023).
+//     forward    p = softmax(scale * q·k), out = sum p v, over keys s in [doc_start[t], t] for query t
+//     backward   delta = rowsum(dout * out), dp = dout·v, ds = p (dp - delta),
+//                dq = scale ds·k, dk = scale dsᵀ·q, dv = pᵀ·dout
+//
+// Query head h reads key/value head h / (NH / NKV). Tiles, and with them the order of sums, depend on shapes alone. On
+// CUDA they also depend on the card, as Hopper has kernels of its own, and on alignment, which shapes decide. Source of
+// the formulation: FlashAttention-2 (Dao, 2023).
 #pragma once
 
 #include <cstddef>
@@ -28,31 +31,31 @@ inline bool generic_kernels_forced() {
     return forced;
 }
 
-template <class T>
+template <class Number>
 struct AttentionForward {
-    T* out;                    // [B, T, NH, HD], dense
-    Acc<T>* lse;               // [B, NH, T] log-sum-exp of the scaled scores
-    const T* q;                // [B, T, NH, HD], row (b, t) at stride ld_q
-    const T* k;                // [B, T, NKV, HD], row stride ld_k
-    const T* v;                // [B, T, NKV, HD], row stride ld_v
+    Number* out;               // [B, T, NH, HD], dense
+    Acc<Number>* lse;          // [B, NH, T] log-sum-exp of the scaled scores
+    const Number* q;           // [B, T, NH, HD], row (b, t) at stride ld_q
+    const Number* k;           // [B, T, NKV, HD], row stride ld_k
+    const Number* v;           // [B, T, NKV, HD], row stride ld_v
     const int32_t* doc_start;  // [B, T] or null (one document a row)
     int B, T_len, NH, NKV, HD;
     size_t ld_q, ld_k, ld_v;
     float scale;
 };
 
-template <class T>
+template <class Number>
 struct AttentionBackward {
-    T* dq;                     // [B, T, NH, HD], row stride ld_dq, =
-    T* dk;                     // [B, T, NKV, HD], row stride ld_dk, =
-    T* dv;                     // [B, T, NKV, HD], row stride ld_dv, =
-    Acc<T>* delta;             // [B, NH, T] scratch
-    const T* dout;             // [B, T, NH, HD], dense
-    const T* out;              // [B, T, NH, HD], dense
-    const Acc<T>* lse;         // [B, NH, T]
-    const T* q;                // [B, T, NH, HD], row stride ld_q
-    const T* k;                // [B, T, NKV, HD], row stride ld_k
-    const T* v;                // [B, T, NKV, HD], row stride ld_v
+    Number* dq;                // [B, T, NH, HD], row stride ld_dq, =
+    Number* dk;                // [B, T, NKV, HD], row stride ld_dk, =
+    Number* dv;                // [B, T, NKV, HD], row stride ld_dv, =
+    Acc<Number>* delta;        // [B, NH, T] scratch
+    const Number* dout;        // [B, T, NH, HD], dense
+    const Number* out;         // [B, T, NH, HD], dense
+    const Acc<Number>* lse;    // [B, NH, T]
+    const Number* q;           // [B, T, NH, HD], row stride ld_q
+    const Number* k;           // [B, T, NKV, HD], row stride ld_k
+    const Number* v;           // [B, T, NKV, HD], row stride ld_v
     const int32_t* doc_start;  // [B, T] or null
     int B, T_len, NH, NKV, HD;
     size_t ld_dq, ld_dk, ld_dv, ld_q, ld_k, ld_v;
@@ -61,14 +64,14 @@ struct AttentionBackward {
 };
 
 namespace ref {
-template <class T>
-void attention_forward(const AttentionForward<T>& a, ThreadPool& pool);
-template <class T>
-void attention_backward(const AttentionBackward<T>& a, ThreadPool& pool);
+template <class Number>
+void attention_forward(const AttentionForward<Number>& a, ThreadPool& pool);
+template <class Number>
+void attention_backward(const AttentionBackward<Number>& a, ThreadPool& pool);
 }  // namespace ref
 
-// Device memory attention_backward needs beside its arguments: linear in T, a function of shapes alone. CPU: copies of
-// dq that threads add to apart. CUDA: 0.
+// Device memory that attention_backward needs beside its arguments: linear in T, a function of shapes alone. On the CPU
+// it holds copies of dq for strips to add to. On CUDA it is 0.
 size_t attention_backward_workspace_bytes(int B, int T_len, int NH, int NKV, int HD);
 
 void attention_forward(const AttentionForward<real>& a, Stream& stream);

@@ -1,11 +1,11 @@
 // Backward attention on tensor cores, bf16 in and out, float32 inside; compute capability 8.0 and later.
 //
-// Probabilities are computed again from q, k and the log-sum-exp. Two kernels, so that every sum has one owner and one
-// order, with neither atomics nor a workspace: in the first a block owns a tile of keys, visits all query heads of the
-// group and all query tiles, and keeps dk and dv in registers; in the second a block owns a tile of queries and keeps
-// dq. The price is computing scores and dp twice, 7 products in place of 5 (heads beyond 128 run the first kernel
-// twice, for dv and for dk: 8). The first works on transposed scores (keys x queries): so p^T and ds^T come out of one
-// product as the left operand of the next.
+// Probabilities are computed again from q, k and the log-sum-exp. There are two kernels, so that every sum has one
+// owner and one order, without atomics or a workspace. Key kernel: a block owns a tile of keys, visits all query heads
+// of the group and all query tiles, and keeps dk and dv in registers. It works on transposed scores (keys x queries),
+// so p^T and ds^T leave one product as the left operand of the next. Query kernel: a block owns a tile of queries and
+// keeps dq. The price is computing scores and dp twice: 7 products in place of 5. Heads beyond 128 take 8, as the key
+// kernel runs twice, for dv and for dk.
 #pragma once
 
 #include "kernels/attention/attention_forward.cuh"
@@ -14,16 +14,16 @@
 namespace slab::attn {
 
 // delta[b, h, t] of [B, NH, T] = sum over HD of dout * out, both [B, T, NH, HD]. 16 lanes a row.
-template <class T>
+template <class Number>
 __global__ void __launch_bounds__(256)
-    delta_kernel(float* delta, const T* dout, const T* out, int B, int T_len, int NH, int HD, bool vectors) {
+    delta_kernel(float* delta, const Number* dout, const Number* out, int B, int T_len, int NH, int HD, bool vectors) {
     const size_t row = static_cast<size_t>(blockIdx.x) * 16 + threadIdx.x / 16;  // of [B, T, NH]
     const bool inside = row < static_cast<size_t>(B) * T_len * NH;
-    constexpr int kVector = 16 / sizeof(T);
+    constexpr int kVector = 16 / sizeof(Number);
     float sum = 0.0f;
     if (inside && vectors) {
         for (int c = threadIdx.x % 16 * kVector; c < HD; c += 16 * kVector) {
-            alignas(16) T left[kVector], right[kVector];
+            alignas(16) Number left[kVector], right[kVector];
             *reinterpret_cast<uint4*>(left) = *reinterpret_cast<const uint4*>(dout + row * HD + c);
             *reinterpret_cast<uint4*>(right) = *reinterpret_cast<const uint4*>(out + row * HD + c);
 #pragma unroll
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(256)
     if (inside && threadIdx.x % 16 == 0) delta[(bt / T_len * NH + h) * T_len + bt % T_len] = sum;
 }
 
-enum class Gradients { dk_and_dv, dk, dv };  // what one pass of the key kernel keeps: registers hold no more at HD 256
+enum class Gradients { dk_and_dv, dk, dv };  // of one pass of the key kernel: at HD 256 registers hold one of them
 
 // kBN keys a block (16 a warp), kBM queries a step, kStages buffers for the queries.
 template <int kHDP_, int kBM_, int kBN_, int kStages_, Gradients kGradients>
@@ -51,7 +51,7 @@ struct KeyTile {
     static_assert(kSharedBytes <= kMaxSharedBytes);
 };
 
-// What one step of the key kernel reads of the queries: q and dout [kBM, kHDP], lse and delta [kBM].
+// The queries of one step of the key kernel: q and dout [kBM, kHDP], lse and delta [kBM].
 template <class Tile>
 struct QueryStage {
     bf16* q;
@@ -83,8 +83,8 @@ struct QueryStage {
     }
 };
 
-// s^T becomes p^T. key0, query0: of this warp's first row, of the step's first query; lse [kColTiles * 8] in shared
-// memory, times lse_factor in units of log2.
+// s^T becomes p^T. key0: this warp's first key; query0: the step's first query. lse [kColTiles * 8] lies in shared
+// memory; times lse_factor it is in units of log2.
 template <int kColTiles>
 __device__ __forceinline__ void transposed_probabilities(float (&s)[1][kColTiles][4], const float* lse,
                                                          float lse_factor, int key0, int query0, bool masked,
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) key_gradient_kernel(Attenti
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
         wait_for_copies();
-        __syncthreads();  // this step's queries have landed, and nobody reads those of the step before any more
+        __syncthreads();  // this step's queries have landed, and no warp reads the previous step's any more
         if (Tile::kStages == 2 && step + 1 < steps) load_queries(step + 1);
         const QueryStage<Tile> stage(shared, step % Tile::kStages);
         const int m0 = (first_tile + step % tiles) * kBM;
@@ -200,7 +200,7 @@ struct QueryTile {
     static_assert(kRowTiles * 16 * kWarps_ == kBM && kSharedBytes <= kMaxSharedBytes);
 };
 
-// lse in units of log2 and delta of the rows of a warp's accumulators; those past T get some row's.
+// lse in units of log2 and delta of the rows of a warp's accumulators. Rows past T get those of another row.
 template <int kRowTiles>
 __device__ __forceinline__ void load_row_statistics(const AttentionBackward<bf16>& a, int head, int row0,
                                                     float (&lse_log2)[kRowTiles][2], float (&delta)[kRowTiles][2]) {
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
 #pragma unroll 1
     for (int n = n_first; n <= n_last; n++) {
         wait_for_copies();
-        __syncthreads();  // this step's keys have landed, and nobody reads those of the step before any more
+        __syncthreads();  // this step's keys have landed, and no warp reads the previous step's any more
         if (Tile::kStages == 2 && n < n_last) load_keys(n + 1);
         const bf16* k_tile = key_tiles + n % Tile::kStages * 2 * kBN * kHDP;
         const bf16* v_tile = k_tile + kBN * kHDP;

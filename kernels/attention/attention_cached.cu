@@ -1,8 +1,8 @@
-// Attention over a key/value cache on the GPU: plain, since a generated token's time goes into reading weights.
+// Attention over a key/value cache on the GPU. It is plain: a generated token's time goes into reading weights.
 //
-// A block owns one query of one head. Its warps take the keys s = warp, warp + kWarps, ... with a running maximum, sum
-// and output each (online softmax), the lanes sharing out the head's elements; at the end the warps' results are joined
-// in ascending order. So the order of every sum depends on shapes alone.
+// A block owns one query of one head. Its warps take the keys s = warp, warp + kWarps, ..., each with its own running
+// maximum, sum and output (online softmax). A warp's lanes share the head's elements. At the end the warps' results are
+// joined in ascending order. So the order of every sum depends on shapes alone.
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kWarps* cuda::kWarp) attention_cached_kernel(A
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) outs[warp][j * cuda::kWarp + lane] = out[j];
     __syncthreads();
-    float largest = maxima[0], total = 0;  // warp 0 has a key always
+    float largest = maxima[0], total = 0;  // warp 0 always has a key
     for (int w = 1; w < kWarps; ++w) largest = fmaxf(largest, maxima[w]);
     for (int w = 0; w < kWarps; ++w) total += sums[w] * cuda::exponential(maxima[w] - largest);
     real* const to = a.out + (static_cast<size_t>(i) * a.NH + h) * a.HD;

@@ -1,9 +1,9 @@
 // Forward attention on tensor cores, bf16 in and out, float32 inside; compute capability 8.0 and later.
 //
-// One block works on kBM queries of one head and walks their keys from the diagonal to the left, tile by tile, keeping
+// One block works on kBM queries of one head and walks their keys from the diagonal to the left, tile by tile. It keeps
 // each row's running maximum and sum (FlashAttention-2, Dao 2023). A warp owns 16 kRowTiles query rows from the first
-// product to the store, so probabilities never leave its registers. The copy of V hides behind QK^T, the copy of the
-// next K behind the softmax and PV.
+// product to the store, so probabilities never leave its registers. The copy of V overlaps with QK^T, the copy of the
+// next K with the softmax and PV.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ struct ForwardTile {
     static_assert(kSharedBytes <= kMaxSharedBytes);
 };
 
-// s of keys that a query may not see becomes -inf. row0, key0: of this warp's first row, of the tile's first key.
+// s of keys that a query may not see becomes -inf. row0: this warp's first row; key0: the tile's first key.
 template <int kRowTiles, int kColTiles>
 __device__ __forceinline__ void mask_scores(float (&s)[kRowTiles][kColTiles][4], int row0, int key0,
                                             const Documents& documents) {
@@ -46,8 +46,8 @@ __device__ __forceinline__ void mask_scores(float (&s)[kRowTiles][kColTiles][4],
     }
 }
 
-// s becomes probabilities relative to the row's new maximum; decay is what earlier tiles' sums shrink by. maximum is in
-// units of log2; sum is this lane's share of the row.
+// s becomes probabilities relative to the row's new maximum. decay: the factor by which earlier tiles' sums shrink.
+// maximum: in units of log2. sum: this lane's share of the row.
 template <int kRowTiles, int kColTiles>
 __device__ __forceinline__ void probabilities_of(float (&s)[kRowTiles][kColTiles][4], float (&maximum)[kRowTiles][2],
                                                  float (&sum)[kRowTiles][2], float (&decay)[kRowTiles][2],
@@ -90,7 +90,7 @@ __device__ __forceinline__ void scale_rows(float (&o)[kRowTiles][kColTiles][4], 
             for (int e = 0; e < 4; e++) o[m][n][e] *= factor[m][e / 2];
 }
 
-// Writes the log-sum-exp of a warp's rows and gives what their outputs are still to be multiplied by.
+// Writes the log-sum-exp of a warp's rows. inverse: the factors that their outputs still need.
 template <int kRowTiles>
 __device__ __forceinline__ void finish_rows(const AttentionForward<bf16>& a, int head, int row0,
                                             const float (&maximum)[kRowTiles][2], const float (&sum)[kRowTiles][2],
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) forward_kernel(AttentionFor
         float s[kRowTiles][kBN / 8][4] = {};
         if (visible) multiply_transposed(s, q_blocks, k_blocks);
         wait_for_copies();
-        __syncthreads();  // V has landed, and nobody reads K any more
+        __syncthreads();  // V has landed, and no warp reads K any more
         if (n > n_first) load_keys(k_tile, k, a.ld_k, n - 1);
         if (visible) {
             if ((n + 1) * kBN - 1 > m0 + warp_row || n * kBN < last_document)
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) forward_kernel(AttentionFor
             multiply_registers(o, s, v_blocks);
         }
         wait_for_copies();
-        __syncthreads();  // the next K has landed, and nobody reads V any more
+        __syncthreads();  // the next K has landed, and no warp reads V any more
     }
 
     float inverse[kRowTiles][2];

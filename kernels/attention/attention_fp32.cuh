@@ -1,8 +1,8 @@
 // Attention in float32 throughout (PRECISION=fp32 builds): the same tiling as the bf16 kernels on ordinary arithmetic.
 //
-// Made to be exact and plain, not fast: it is what bf16 runs are compared with. 256 threads as 16 x 16 own a square
-// tile of scores; rows of tiles in shared memory are one float longer than the head, so that columns spread over the
-// banks. No TF32, no atomics; each sum has one owner and one order.
+// It is exact and plain, not fast: bf16 runs are compared with it. 256 threads as 16 x 16 own a square tile of scores.
+// Rows of tiles in shared memory are one float longer than the head, so that columns spread over the banks. There is no
+// TF32 and no atomic; each sum has one owner and one order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -133,14 +133,14 @@ __global__ void __launch_bounds__(256) plain_forward_kernel(AttentionForward<flo
                       o, inverse);
 }
 
-// The operands of one tile of scores in shared memory, [kRows, kStride] each, and the tokens they begin at.
+// The operands of one tile of scores in shared memory, [kRows, kStride] each, and their first tokens.
 struct PlainOperands {
     const float *q, *dout, *k, *v;
     int first_query, first_key;
 };
 
-// p (unless null) and ds of one tile into shared memory, [kRows, kScoreStride]: rows are queries or (kTransposed) keys.
-// head_row: of the head's first query in lse and delta.
+// Writes p (unless null) and ds of one tile to shared memory, [kRows, kScoreStride]. Rows are queries, or keys if
+// kTransposed. head_row: the head's first query in lse and delta.
 template <class Tile, bool kTransposed>
 __device__ void plain_scores(float* p_tile, float* ds_tile, const PlainOperands& in, const AttentionBackward<float>& a,
                              size_t head_row, const Documents& documents) {

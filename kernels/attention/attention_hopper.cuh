@@ -1,9 +1,9 @@
 // Forward attention with Hopper's own instructions (sm_90a), for head sizes 64 and 128.
 //
-// A producer warp copies tiles by the bulk tensor engine, two warpgroups of 64 query rows each multiply with wgmma. A
-// warpgroup starts the scores of the next key tile before it takes the softmax of this one, so that the tensor cores do
-// not wait for exponentials. Results are a function of shapes alone, as in the generic kernels, but not the same bits
-// as theirs: tiles differ. Built without sm_90a the kernels are empty and launched by nobody (kThreads).
+// A producer warp copies tiles by the bulk tensor engine; two warpgroups of 64 query rows each multiply with wgmma. A
+// warpgroup starts the scores of the next key tile before it takes the softmax of this one. So the tensor cores do not
+// wait for exponentials. Results are a function of shapes alone, as in the generic kernels, but tiles and hence bits
+// differ from theirs. Built without sm_90a the kernels are empty and never launched (kThreads).
 #pragma once
 
 #include <cmath>
@@ -15,24 +15,24 @@ namespace slab::attn::hopper {
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define SLAB_HOPPER_BODY 0
-inline constexpr int kThreads = 32;  // what the host sees of such a kernel says that it is empty
+inline constexpr int kThreads = 32;  // tells the host that the kernel is empty
 #else
 #define SLAB_HOPPER_BODY 1
 inline constexpr int kThreads = 384;  // a producer and two multiplying warpgroups
 #endif
 inline constexpr int kBlockThreads = 384;
 inline constexpr int kMaxSharedBytes = 227 * 1024;
-// Of 64 Ki registers a block, 128 threads that copy and 256 that multiply. With eight fewer the products of the key
-// kernel for HD 128 no longer fit beside each other and the compiler runs them one by one.
+// A block has 64 Ki registers, 128 threads that copy and 256 that multiply. With eight registers fewer, the products of
+// the key kernel for HD 128 no longer fit side by side, and the compiler runs them one by one.
 inline constexpr int kCopyRegisters = 24, kMultiplyRegisters = 240;
 static_assert(128 * kCopyRegisters + 256 * kMultiplyRegisters <= 64 * 1024);
 
-// A tile of kRows tokens as the tensor engine's 128-byte swizzle and wgmma want it: slabs of 64 columns, each [kRows,
-// 64], whose 16-byte chunks are permuted by row. Starts at a multiple of 1024 bytes.
+// A tile of kRows tokens in the layout of the tensor engine's 128-byte swizzle and of wgmma. It consists of panels of
+// 64 columns, each [kRows, 64], whose 16-byte chunks are permuted by row. Starts at a multiple of 1024 bytes.
 template <int kHD_, int kRows_>
-struct SlabTile {
+struct SwizzledTile {
     static constexpr int kHDP = kHD_, kRows = kRows_, kChunks = kHDP / 8, kBytes = kRows * kHDP * 2;
-    static constexpr int kSlabBytes = kRows * 128;
+    static constexpr int kPanelBytes = kRows * 128;
     static_assert(kHDP % 64 == 0 && kRows % 8 == 0);
 
     static __device__ __forceinline__ int offset_elems(int row, int chunk) {
@@ -47,16 +47,16 @@ struct SlabTile {
         return descriptor(shared_address(tile) + first_row * 128, 16);
     }
     static __device__ __forceinline__ uint64_t by_row(const bf16* tile) {
-        return descriptor(shared_address(tile), kSlabBytes);
+        return descriptor(shared_address(tile), kPanelBytes);
     }
-    // What to add to them for columns 16 k.., and for rows 16 k...
-    static __device__ __forceinline__ uint64_t column_step(int k) { return (k / 4 * kSlabBytes + k % 4 * 32) >> 4; }
+    // Added to a descriptor: for columns from 16 k on, and for rows from 16 k on.
+    static __device__ __forceinline__ uint64_t column_step(int k) { return (k / 4 * kPanelBytes + k % 4 * 32) >> 4; }
     static __device__ __forceinline__ uint64_t row_step(int k) { return (k * 16 * 128) >> 4; }
 
     static __device__ __forceinline__ void copy(bf16* tile, const CUtensorMap* map, uint64_t* barrier, int head,
                                                 int token, int b) {
-        for (int slab = 0; slab < kHDP / 64; slab++)
-            copy_box(tile + slab * kRows * 64, map, barrier, slab * 64, head, token, b);
+        for (int panel = 0; panel < kHDP / 64; panel++)
+            copy_box(tile + panel * kRows * 64, map, barrier, panel * 64, head, token, b);
     }
 };
 
@@ -108,8 +108,8 @@ struct ForwardArguments {
 template <int kHD_>
 struct ForwardTile {
     static constexpr int kHD = kHD_, kBM = 128, kBN = 128, kStages = 2;
-    using Q = SlabTile<kHD, kBM>;
-    using K = SlabTile<kHD, kBN>;
+    using Q = SwizzledTile<kHD, kBM>;
+    using K = SwizzledTile<kHD, kBN>;
     struct Barriers {
         uint64_t q_full, k_full[kStages], v_full[kStages], k_empty[kStages], v_empty[kStages];
     };
@@ -117,7 +117,7 @@ struct ForwardTile {
     static_assert(kSharedBytes <= hopper::kMaxSharedBytes);
 };
 
-// What a block that owns queries does: row b of the batch, head h, queries from m0 on, key tiles n_first to n_last.
+// The work of a block that owns queries: row b of the batch, head h, queries from m0 on, key tiles n_first to n_last.
 struct QueryWork {
     int b, h, m0, n_first, n_last;
     template <class Tile, class Args>
@@ -220,7 +220,7 @@ __device__ __forceinline__ void consume_forward(const ForwardArguments& p, const
 
     float inverse[1][2];
     finish_rows(a, b * a.NH + h, m0 + warp_row, maximum, sum, inverse);
-    warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its queries: their place takes the output
+    warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its queries; the output takes their place
     bf16* out = a.out + (static_cast<size_t>(b) * a.T_len * a.NH + h) * static_cast<size_t>(kHD);
     store_rows<typename Tile::Q>({out, static_cast<size_t>(a.NH) * kHD, m0 + warp_row, a.T_len, kHD, true}, shared.q,
                                  warp_row, o, inverse);

@@ -1,8 +1,8 @@
 // Backward attention with Hopper's own instructions (sm_90a), for head sizes 64 and 128.
 //
-// The two kernels of attention_backward.cuh, in the shape of attention_hopper.cuh: a producer warp, two multiplying
-// warpgroups that own 64 keys (or 64 queries) each. p and ds go from one product into the next by registers. While a
-// warpgroup takes exponentials the other one keeps the tensor cores busy.
+// The two kernels of attention_backward.cuh, built like attention_hopper.cuh. A block has a producer warp and two
+// multiplying warpgroups that own 64 keys (or 64 queries) each. The scores' p and ds stay in registers from one product
+// to the next. While one warpgroup takes exponentials, the other keeps the tensor cores busy.
 #pragma once
 
 #include "kernels/attention/attention_backward.cuh"
@@ -20,8 +20,8 @@ struct BackwardArguments {
 template <int kHD_, int kStages_>
 struct KeyTile {
     static constexpr int kHD = kHD_, kBM = 64, kBN = 128, kStages = kStages_;
-    using Keys = SlabTile<kHD, kBN>;
-    using Queries = SlabTile<kHD, kBM>;
+    using Keys = SwizzledTile<kHD, kBN>;
+    using Queries = SwizzledTile<kHD, kBM>;
     static constexpr int kStageElems = 2 * Queries::kBytes / static_cast<int>(sizeof(bf16));  // q and dout
     struct Barriers {
         uint64_t keys_full, full[kStages], empty[kStages];
@@ -32,7 +32,7 @@ struct KeyTile {
     static_assert(kSharedBytes <= hopper::kMaxSharedBytes);
 };
 
-// Which queries a block of the key kernel visits: all heads of the group, from the diagonal down.
+// The queries that a block of the key kernel visits: all heads of the group, from the diagonal down.
 struct QueryWalk {
     int first_head, first_tile, tiles, steps;
     __device__ int head(int step) const { return first_head + step / tiles; }
@@ -58,8 +58,8 @@ struct KeyShared {
     __device__ float* delta(int stage) const { return lse_log2(stage) + Tile::kBM; }
 };
 
-// The whole producer warp: its first lane starts the copies, all lanes bring lse and delta. Queries past T get zeros,
-// as in the generic kernel: they add nothing.
+// Run by the whole producer warp: its first lane starts the copies, all lanes bring lse and delta. Queries past T get
+// zeros, which add nothing, as in the generic kernel.
 template <class Tile>
 __device__ void produce_queries(const BackwardArguments& p, const KeyShared<Tile>& shared, int b, int kv_head, int n0,
                                 const QueryWalk& walk) {
@@ -129,14 +129,14 @@ __device__ __forceinline__ void consume_queries(const BackwardArguments& p, cons
             settle(dv[0]);
             settle(dk[0]);
         }
-        // Every lane for itself, not release(): the stage also holds lse and delta, which the producer writes with
-        // plain stores, and racecheck follows a read to such a write through barriers alone.
+        // Every lane arrives, unlike in release(). The stage also holds lse and delta, which the producer writes with
+        // plain stores. racecheck follows a read to such a write through barriers alone.
         barrier_arrive(shared.barriers->empty + stage);
     }
 
     const float scale[1][2] = {{a.scale, a.scale}}, one[1][2] = {{1.0f, 1.0f}};
     const size_t first_token = static_cast<size_t>(b) * a.T_len, column = static_cast<size_t>(kv_head) * kHD;
-    warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its keys: their place takes the gradients
+    warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its keys; the gradients take their place
     store_rows<typename Tile::Keys>({a.dk + first_token * a.ld_dk + column, a.ld_dk, n0 + warp_row, a.T_len, kHD, true},
                                     shared.k, warp_row, dk, scale);
     store_rows<typename Tile::Keys>({a.dv + first_token * a.ld_dv + column, a.ld_dv, n0 + warp_row, a.T_len, kHD, true},
@@ -179,8 +179,8 @@ __global__ void __launch_bounds__(kThreads, 1) key_gradient_kernel(const __grid_
 template <int kHD_, int kStages_>
 struct QueryTile {
     static constexpr int kHD = kHD_, kBM = 128, kBN = 64, kStages = kStages_;
-    using Queries = SlabTile<kHD, kBM>;
-    using Keys = SlabTile<kHD, kBN>;
+    using Queries = SwizzledTile<kHD, kBM>;
+    using Keys = SwizzledTile<kHD, kBN>;
     static constexpr int kStageElems = 2 * Keys::kBytes / static_cast<int>(sizeof(bf16));  // k and v
     struct Barriers {
         uint64_t queries_full, full[kStages], empty[kStages];
@@ -266,7 +266,7 @@ __device__ __forceinline__ void consume_keys(const BackwardArguments& p, const Q
 
     const float scale[1][2] = {{a.scale, a.scale}};
     const size_t first_token = static_cast<size_t>(b) * a.T_len;
-    warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its queries: their place takes the gradient
+    warpgroup_barrier(1 + group_row / 64);  // the whole warpgroup has read its queries; the gradient takes their place
     store_rows<typename Tile::Queries>(
         {a.dq + first_token * a.ld_dq + static_cast<size_t>(h) * kHD, a.ld_dq, m0 + warp_row, a.T_len, kHD, true},
         shared.q, warp_row, dq, scale);

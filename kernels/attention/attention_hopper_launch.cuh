@@ -1,7 +1,8 @@
-// Launches Hopper's attention kernels: describes the tensors to the bulk copy engine and sees whether they can be used.
+// Launches Hopper's attention kernels: decides whether they can be used, and describes the tensors to the bulk copy
+// engine.
 //
-// They can on a card of compute capability 9.0, when built for sm_90a, for head sizes 64 and 128, where addresses and
-// strides are multiples of 16 bytes. All of that is known from shapes, flags and the card: the choice never varies.
+// They need a card of compute capability 9.0, a build for sm_90a, head size 64 or 128, and addresses and strides that
+// are multiples of 16 bytes. All of that follows from shapes, flags and the card, so the choice never varies.
 #pragma once
 
 #include <cudaTypedefs.h>
@@ -10,13 +11,13 @@
 
 namespace slab::attn::hopper {
 
-// Whether this card's code of the kernel is more than the empty one for 32 threads that other architectures get.
+// Whether this card has code for the kernel. Other architectures get an empty one for 32 threads.
 template <class Kernel>
 cudaError_t look_for(Kernel kernel, bool* built) {
     cudaFuncAttributes attributes;
     const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
     *built = error == cudaSuccess && attributes.maxThreadsPerBlock >= kBlockThreads;
-    return error;  // not a reason to take other kernels, and with them other bits
+    return error;  // an error is no reason to take other kernels: they have other bits
 }
 
 // Describes [B, T, heads, HD] with rows ld elements apart, to be copied in boxes of box_rows tokens x 64 columns.

@@ -1,8 +1,8 @@
 // The machine instructions of Hopper's attention kernels (sm_90a), one function each: wgmma, bulk tensor copies,
 // mbarriers, register moves between warpgroups.
 //
-// Like attention_ptx.cuh: the only inline assembly of these kernels. Operand layouts: PTX ISA, "Asynchronous
-// warpgroup level matrix multiply-accumulate"; a warp's 16 rows of an accumulator are laid out as mma.m16n8's.
+// This is the only inline assembly of these kernels. Operand layouts: PTX ISA, "Asynchronous warpgroup level matrix
+// multiply-accumulate". A warp's 16 rows of an accumulator have the layout of mma.m16n8's.
 #pragma once
 
 #include <cuda.h>
@@ -79,7 +79,7 @@ __device__ __forceinline__ void products_wait() {
 
 #define SLAB_ACC(r) "+f"(r[0]), "+f"(r[1]), "+f"(r[2]), "+f"(r[3])
 
-// Keeps the compiler from reading an accumulator earlier than the wait before this.
+// Keeps the compiler from moving reads of an accumulator above the wait.
 template <int kTiles>
 __device__ __forceinline__ void settle(float (&d)[kTiles][4]) {
 #pragma unroll

@@ -1,8 +1,8 @@
 // Picks tile sizes for a head size and launches the attention kernels on a CUDA stream.
 //
-// Tile sizes depend on the head size, the card and whether addresses and strides allow copies of 16 bytes, never on
-// timing. Head sizes in between are padded with zeros in shared memory to the next of 32, 64,
-// 96, 128, 256. SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to the kernels that every card has, for tests.
+// Tile sizes depend on the head size, the card, and whether addresses and strides allow copies of 16 bytes; never on
+// timing. A head size is padded with zeros in shared memory to the next of 32, 64, 96, 128, 256.
+// SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to the kernels that every card has, for tests.
 #pragma once
 
 #include <initializer_list>
@@ -14,7 +14,7 @@
 
 namespace slab::attn {
 
-inline constexpr size_t kGroupBytes = size_t{16} << 20;  // what a group of heads reads again and again: stays in L2
+inline constexpr size_t kGroupBytes = size_t{16} << 20;  // keys and values of a group of heads: they stay in L2
 
 inline bool vectors_possible(std::initializer_list<size_t> strides, std::initializer_list<const void*> pointers,
                              size_t element_bytes) {
@@ -37,7 +37,7 @@ Schedule schedule_for(const Args& a, int heads, int tile_rows, size_t bytes_per_
 template <class Args>
 cudaError_t launch(void (*kernel)(Args, Schedule), const Args& a, const Schedule& schedule, int threads,
                    int shared_bytes, cudaStream_t stream) {
-    // Above 48 KB a kernel must be allowed its shared memory, on each device; the call costs about a microsecond.
+    // Above 48 KB a kernel's shared memory must be allowed on each device; the call costs about a microsecond.
     const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
@@ -46,9 +46,9 @@ cudaError_t launch(void (*kernel)(Args, Schedule), const Args& a, const Schedule
     return cudaGetLastError();
 }
 
-template <class T>
+template <class Number>
 size_t head_bytes(int T_len, int HD) {
-    return 2 * sizeof(T) * static_cast<size_t>(T_len) * static_cast<size_t>(HD);
+    return 2 * sizeof(Number) * static_cast<size_t>(T_len) * static_cast<size_t>(HD);
 }
 
 inline bool forward_vectors(const AttentionForward<bf16>& a) {
@@ -59,7 +59,7 @@ inline bool backward_vectors(const AttentionBackward<bf16>& a) {
                             {a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v}, 2);
 }
 
-// Of kernels that own query tiles, and key tiles.
+// For kernels that own query tiles, and for those that own key tiles.
 template <class Args>
 Schedule query_schedule(const Args& a, int tile_rows, bool vectors) {
     return schedule_for(a, a.B * a.NH, tile_rows, head_bytes<bf16>(a.T_len, a.HD), vectors);
@@ -104,16 +104,16 @@ cudaError_t launch_plain_backward(const AttentionBackward<float>& a, cudaStream_
                   Tile::kThreads, Tile::kBackwardBytes, stream);
 }
 
-template <class T>
-cudaError_t launch_delta(const AttentionBackward<T>& a, cudaStream_t stream) {
+template <class Number>
+cudaError_t launch_delta(const AttentionBackward<Number>& a, cudaStream_t stream) {
     const size_t rows = static_cast<size_t>(a.B) * a.T_len * a.NH;
-    const bool vectors = vectors_possible({static_cast<size_t>(a.HD)}, {a.dout, a.out}, sizeof(T));
-    delta_kernel<T><<<static_cast<unsigned>((rows + 15) / 16), 256, 0, stream>>>(a.delta, a.dout, a.out, a.B, a.T_len,
-                                                                                 a.NH, a.HD, vectors);
+    const bool vectors = vectors_possible({static_cast<size_t>(a.HD)}, {a.dout, a.out}, sizeof(Number));
+    delta_kernel<Number><<<static_cast<unsigned>((rows + 15) / 16), 256, 0, stream>>>(a.delta, a.dout, a.out, a.B,
+                                                                                      a.T_len, a.NH, a.HD, vectors);
     return cudaGetLastError();
 }
 
-// What a head size of up to kHDP uses: the generic tiles, and Hopper's for a head of exactly that size.
+// The tiles for head sizes up to kHDP: the generic ones, and Hopper's for a head of exactly that size.
 template <class Forward, class Key, class Query>
 struct Kernels {
     using ForwardTile = Forward;
@@ -179,9 +179,9 @@ using Kernels256 =
     Kernels<ForwardTile<256, 64, 64, 4>, KeyTile<256, 32, 64, 1, Gradients::dk>, QueryTile<256, 64, 32, 1, 4>>;
 
 // Templates, so that a build compiles the kernels of its own number type only.
-template <class T>
-cudaError_t forward(const AttentionForward<T>& a, cudaStream_t stream) {
-    if constexpr (sizeof(T) == 4) {
+template <class Number>
+cudaError_t forward(const AttentionForward<Number>& a, cudaStream_t stream) {
+    if constexpr (sizeof(Number) == 4) {
         if (a.HD <= 64) return launch_plain_forward<PlainTile<64>>(a, stream);
         if (a.HD <= 128) return launch_plain_forward<PlainTile<128>>(a, stream);
         return launch_plain_forward<PlainTile<256>>(a, stream);
@@ -194,11 +194,11 @@ cudaError_t forward(const AttentionForward<T>& a, cudaStream_t stream) {
     }
 }
 
-template <class T>
-cudaError_t backward(const AttentionBackward<T>& a, cudaStream_t stream) {
+template <class Number>
+cudaError_t backward(const AttentionBackward<Number>& a, cudaStream_t stream) {
     const cudaError_t error = launch_delta(a, stream);
     if (error != cudaSuccess) return error;
-    if constexpr (sizeof(T) == 4) {
+    if constexpr (sizeof(Number) == 4) {
         if (a.HD <= 64) return launch_plain_backward<PlainTile<64>>(a, stream);
         if (a.HD <= 128) return launch_plain_backward<PlainTile<128>>(a, stream);
         return launch_plain_backward<PlainTile<256>>(a, stream);

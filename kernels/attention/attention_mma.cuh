@@ -1,9 +1,9 @@
 // Tensor-core building blocks of the bf16 attention kernels: swizzled tiles in shared memory, and products of them.
 //
-// A tile is [rows, kHDP] bf16 in shared memory, kHDP being the head size padded with zeros to a size that the matrix
-// instructions like. The 16-byte chunks of a row are permuted by the row's number, so that the eight rows that one
-// ldmatrix reads lie in different banks. Fragment layouts: PTX ISA, "Matrix fragments for mma.m16n8k16". Invariant:
-// outside [0, T) x [0, HD) a tile holds zeros, never garbage.
+// A tile is [rows, kHDP] bf16 in shared memory. kHDP is the head size, padded with zeros to a size that suits the
+// matrix instructions. The 16-byte chunks of a row are permuted by the row's number: the eight rows of one ldmatrix
+// then lie in different banks. Fragment layouts: PTX ISA, "Matrix fragments for mma.m16n8k16". Invariant: outside [0,
+// T) x [0, HD) a tile holds zeros, never garbage.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace slab::attn {
 
-inline constexpr int kMaxSharedBytes = 99 * 1024;  // what a block may have on every card from 8.0 on (8.6 sets it)
+inline constexpr int kMaxSharedBytes = 99 * 1024;  // allowed on every card from 8.0 on; the limit is 8.6's
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
@@ -32,7 +32,7 @@ struct TileShape {
     }
 };
 
-// Where this lane points ldmatrix to for the 16 x 16 blocks of a tile, counted from the warp's first row.
+// This lane's addresses for ldmatrix of the 16 x 16 blocks of a tile, counted from the warp's first row.
 template <int kHDP>
 struct Blocks {
     using Shape = TileShape<kHDP>;
@@ -96,8 +96,8 @@ __device__ __forceinline__ void pack_left_operand(uint32_t (&packed)[4], const f
     packed[3] = pack_bf16(second[2], second[3]);
 }
 
-// acc[16 kRowTiles, kHDP] += p[16 kRowTiles, 8 kColTiles] b[8 kColTiles, kHDP], p rounded to bf16 on the way. An
-// accumulator of one product has the layout of the left operand of the next: no trip through shared memory.
+// acc[16 kRowTiles, kHDP] += p[16 kRowTiles, 8 kColTiles] b[8 kColTiles, kHDP], p rounded to bf16. An accumulator of
+// one product has the layout of the next one's left operand, so p does not pass through shared memory.
 template <int kHDP, int kRowTiles, int kColTiles>
 __device__ __forceinline__ void multiply_registers(float (&acc)[kRowTiles][kHDP / 8][4],
                                                    const float (&p)[kRowTiles][kColTiles][4], const Blocks<kHDP>& b) {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void load_tile(bf16* tile, const bf16* src, size_t ld
     }
 }
 
-// Where a warp's rows go in global memory.
+// A warp's rows in global memory, to be written.
 struct RowsOut {
     bf16* dst;  // [T_len, ld], HD columns of it
     size_t ld;
@@ -157,8 +157,8 @@ struct RowsOut {
     bool vectors;  // 16-byte stores are possible
 };
 
-// Writes a warp's accumulator rows, each times its factor, to global memory by way of the warp's own rows of a tile
-// (which no other warp may be reading), from tile_row on. factor[m][half] belongs to row 16 m + 8 half + lane / 4.
+// Writes a warp's accumulator rows, each times its factor, to global memory. They pass through the warp's own rows of a
+// tile, from tile_row on, which no other warp may be reading. factor[m][half] belongs to row 16 m + 8 half + lane / 4.
 template <class Shape, int kRowTiles>
 __device__ __forceinline__ void store_rows(const RowsOut& out, bf16* tile /*[rows, kHDP] in shared memory*/,
                                            int tile_row, const float (&acc)[kRowTiles][Shape::kHDP / 8][4],

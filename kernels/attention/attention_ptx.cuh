@@ -1,7 +1,7 @@
 // The machine instructions of the bf16 attention kernels, one function each: ldmatrix, mma, cp.async, ex2, cvt.
 //
-// All exist from compute capability 8.0 on. The only inline assembly of the kernels that every card runs; Hopper's is
-// in attention_hopper_ptx.cuh. Source: PTX ISA.
+// All exist from compute capability 8.0 on. This is the only inline assembly of the kernels that every card runs.
+// Hopper's is in attention_hopper_ptx.cuh. Source: PTX ISA.
 #pragma once
 
 #include <cuda_runtime.h>

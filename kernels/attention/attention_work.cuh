@@ -1,7 +1,7 @@
 // Which block of an attention kernel works on which tile, and which tiles documents let it skip.
 //
-// Causal tiles differ in length: the longest are started first, so that the short ones fill the gaps at the end. Heads
-// are taken in groups whose keys and values stay in the L2 cache while the group is worked on. Neither changes a bit.
+// Causal tiles differ in length. The longest are started first, so that the short ones fill the gaps at the end. Heads
+// are taken in groups whose keys and values stay in the L2 cache. Neither changes a bit.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Schedule {
     }
 };
 
-// Where a row of tokens is cut into documents. doc_start never falls along a row, so a tile's first row reaches
+// Where a row of tokens is cut into documents. doc_start never falls along a row. So a tile's first row reaches
 // farthest back, and the tiles that see a key are neighbours.
 struct Documents {
     const int32_t* start;  // [T] of this row of the batch, or null
