@@ -1,5 +1,5 @@
-// Shapes of attention over a key/value cache, and the operations' arguments for them: one place for the tests of the
-// reference, the CPU backend and the device.
+// Shapes of attention over a key/value cache, with the operations' arguments. The tests of the reference, the CPU
+// backend and the device share them.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What a user sees of train_gpt: flags and config files, the plan, budgets and the advice when they are too small, the
-# step line, the log, the trace, samples. Where it says that something changes no bits, the bits are compared.
+# The command line of train_gpt: flags and config files, the plan, budgets with advice, the step line, the log, the trace,
+# samples. Where train_gpt says that something changes no bits, the bits are compared.
 #
 # The argument is the build directory.
 . "$(dirname "$0")/common.sh"
@@ -93,7 +93,7 @@ require 0 plan --layer_offloading --lora_r=4 --output_dir "$work/planned"
 prints "--plan" '^ +in all +.*bytes\)$'
 prints "--plan" 'ring +2 slots for 4 streamed layers'
 holds "--plan made the output directory" [ ! -e "$work/planned" ]
-# 8 billion parameters, of which nothing may be allocated.
+# 8 billion parameters; nothing of them may be allocated.
 mkdir "$work/large"
 cat > "$work/large/config.json" << 'END'
 {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -186,7 +186,7 @@ holds "--log goes elsewhere only" [ ! -e "$work/logged/log.jsonl" ]
 budget_run() { "$build/train_gpt" --config "$work/budget.toml" --output-dir "$work/$1" "${@:2}"; }
 printf '%s\n' "base-model = \"$base\"" "train-data = \"$work/data/train.bin\"" "sequence-len = 64" "micro-batch-size = 4" \
     "max-steps = 1" "lora-r = 2" > "$work/budget.toml"
-# On a GPU the driver's share counts; the plan's total is what the budget is held against.
+# On a GPU the driver's share counts. The budget is compared with the plan's total.
 require 0 plan --config "$work/budget.toml" --output-dir "$work/x"
 total=$(sed -nE 's/^ +in all .*\(([0-9,]+) bytes\)$/\1/p' "$output" | tr -d ,)
 require 0 plan --config "$work/budget.toml" --output-dir "$work/x" --layer-offloading --micro-batch-size 1

@@ -1,7 +1,7 @@
 # What the end-to-end tests share: counting, running a program and looking at what it did. Sourced, not run.
 #
-# A script says `. tests/common.sh`, gets the build directory in $build and a fresh directory in $work that is deleted at the
-# end, and closes with `finish`. Only failures print something, beside the closing line that run_all.sh adds up.
+# A script begins with `. tests/common.sh` and ends with `finish`. It gets the build directory in $build, and a fresh
+# directory in $work that is deleted at the end. Only failures print something, and `finish` the line that run_all.sh reads.
 # Invariant: a program that ends by a signal, or that a sanitizer stops, never counts as one that refused.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 status=0 output=$work/output  # of the last `attempt`
 
-# Sanitizers exit with 1 by default, which is what a refusal looks like.
+# Sanitizers exit with 1 by default, as a refusal does.
 export ASAN_OPTIONS="detect_leaks=1:allocator_may_return_null=1:exitcode=99" UBSAN_OPTIONS="exitcode=99:print_stacktrace=1"
 # Some checks would take minutes, or make no sense, under a sanitizer.
 sanitized() { grep -q fsanitize "$build/flags"; }
@@ -31,7 +31,7 @@ skip() {
     skipped=$((skipped + 1))
     echo "skipped: $1"
 }
-# What is wrong, and optionally a file whose end shows more.
+# The failure in words, and optionally a file whose end shows more.
 fail() {
     failed=$((failed + 1))
     echo "FAIL: $1"
@@ -43,12 +43,12 @@ finish() {
     exit
 }
 
-# Runs a command; its exit status goes to $status, what it printed to the file $output.
+# Runs a command; its exit status goes to $status, its output to the file $output.
 attempt() {
     "$@" > "$output" 2>&1 < /dev/null
     status=$?
 }
-# attempt, and the status must be the first argument. Counts nothing when it is, so that checks on the output follow.
+# attempt, and the status must be the first argument. A pass is not counted: checks on the output follow.
 require() {
     local wanted=$1
     shift

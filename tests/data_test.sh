@@ -1,7 +1,6 @@
 #!/bin/bash
-# A user's own data through build/tokenize and build/train_gpt: records and text as they are, previews, packing, the
-# tokenizer of the base model, resuming, and what is refused. What both programs make of the same records must train to
-# the same bits.
+# A user's own data through build/tokenize and build/train_gpt: records, text, previews, packing, the base model's
+# tokenizer, resuming, refusals. Both ways of preparing the same records must train to the same bits.
 #
 # The argument is the build directory.
 . "$(dirname "$0")/common.sh"
@@ -127,7 +126,7 @@ refuses "tokenize: a template that the vocabulary lacks" "no token <.start_heade
     tokenize none --tokenizer "$model" --chat-template llama3 "$work/talks.jsonl"
 T=48 base=$plain_base
 
-# --- a changed text is no way to go on
+# --- a changed text cannot be resumed on
 cp "$work/sums.jsonl" "$work/mine.jsonl"
 require 0 train mine --train-data "$work/mine.jsonl"
 sed -i 's/"39 + 1 = "/"39 + 2 = "/' "$work/mine.jsonl"

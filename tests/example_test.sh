@@ -1,7 +1,7 @@
 #!/bin/sh
-# The example streams another network with offload/ and the runtime alone: runs it, and holds the folders to that.
+# The example streams another network with offload/ and the runtime alone. Runs it, and checks the plugin's includes.
 #
-# The argument is the build directory, where the program was linked from those objects only.
+# The argument is the build directory. The program there was linked from those objects only.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
@@ -18,7 +18,7 @@ else
     failed=$((failed + 1))
 fi
 
-# offload/ may include itself and these; another trainer takes no more along.
+# offload/ may include itself and kernels/runtime/, so that another trainer needs no more.
 strays=$(grep -n '#include "' offload/*.h offload/*.cpp dev/example_main.cpp |
     grep -v -e '"offload/' -e '"kernels/runtime/')
 if [ -z "$strays" ]; then

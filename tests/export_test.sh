@@ -1,6 +1,6 @@
 #!/bin/bash
-# From a base known by its hub name to an adapter, and from there to a merged model: what lies in the run directory, and
-# that the merged model is what base and adapter are together.
+# From a base known by its hub name to an adapter, and from there to a merged model. Checks the run directory's content.
+# The merged model must equal base and adapter together.
 #
 # The argument is the build directory.
 . "$(dirname "$0")/common.sh"
@@ -12,7 +12,7 @@ printf 0123abc > "$cache/refs/main"
 cp "$fixtures"/llama/base/* "$cache/blobs"
 echo '{"model": {"type": "BPE", "vocab": {}, "merges": []}}' > "$cache/blobs/tokenizer.json"
 echo '{"eos_token_id": 2}' > "$cache/blobs/generation_config.json"
-# A key that only the base's own tools know, and a type that is not the one of weights trained in full.
+# A key that only the base's own tools know, and another type than that of weights trained in full.
 sed -i -e '1s/{/{ "unheard_of": null,/' -e 's/"float32"/"bfloat16"/' "$cache/blobs/config.json"
 for file in "$cache"/blobs/*; do ln -s "../../blobs/${file##*/}" "$cache/snapshots/0123abc/${file##*/}"; done
 export HF_HUB_CACHE=$work/hub
@@ -37,7 +37,7 @@ refuses "an output that is there" "not empty" export_gpt --merge "$work/merged"
 refuses "no adapter" "adapter_config.json" "$build/export_gpt" --base-model org/tiny --adapter "$work/data" --merge "$work/x"
 holds "nothing is left of what was refused" [ ! -e "$work/x" ]
 
-# A model trained in full is one of the base's kind too: its config.json with a type of its own, and what lies beside it.
+# A model trained in full keeps the base's config.json, except the type, and the base's files beside it.
 require 0 "$build/train_gpt" --base-model org/tiny "${data[@]}" --output-dir "$work/full" --adapter none --max-steps 2
 for directory in "$work/full" "$work/full/checkpoint-2"; do
     for file in tokenizer.json generation_config.json; do

@@ -1,5 +1,4 @@
-// A tokenizer whose every answer a test can write down: ids 0 to 255 are the bytes, and special tokens follow in the
-// order given, each spelled as it is.
+// A tokenizer with predictable answers: ids 0 to 255 are the bytes, special tokens follow in the order given.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// GGUF files for tests, put together byte by byte: honest ones, and ones that lie where a test wants them to.
+// GGUF files for tests, put together byte by byte: valid ones, and ones that lie where a test wants them to.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A GGUF file as --base-model: the same bits as the Hugging Face directory of the same weights, whatever is trained, the plan's
-# sizes, and refusals.
+# A GGUF file as --base-model: the same bits as from the Hugging Face directory of the same weights, the plan's sizes, and
+# refusals.
 #
 # The argument is the build directory.
 . "$(dirname "$0")/common.sh"
@@ -30,7 +30,7 @@ for name in llama llama3 llama_mixed qwen2 qwen3 gpt2; do
         if [ "$flags" = "--adapter none" ]; then  # a config.json of ours, and the base's own, say the same
             for base in gguf directory; do
                 require 0 "$build/train_gpt" --base-model "$work/$base" --sequence-len 16 --plan
-                # But for the note of dropout, which GGUF does not know, and what is free of a GPU at the moment.
+                # Except for the note of dropout, which GGUF lacks, and the GPU's free memory at the moment.
                 grep -v -e '^note:' -e '^ *budget' "$output" > "$work/plan_$base"
             done
             same_bits "$name: the plans of both models" "$work/plan_gguf" "$work/plan_directory"
@@ -42,7 +42,7 @@ done
 require 0 "$build/train_gpt" --base-model "$models/llama_mixed/model.gguf" --plan
 prints "the plan" 'model\.gguf: .* on disk \(F16, .*Q4_1.*\), .* decoded to [a-z0-9]+ in host memory'
 
-# What leaves replaces nothing that was there, its own base least of all.
+# Exports replace nothing that was there, least of all their own base.
 cp "$models/llama/model.gguf" "$work/base.gguf"
 require 0 train "$work/base.gguf" run --lora-r 2
 refuses "an adapter over its base" "base.gguf: exists, and would be replaced; wanted a new file" \

@@ -1,7 +1,7 @@
-// Matrices for tests of device kernels: outputs start as NaN, everything beside them is a NaN of its own bits, so that
-// reads past an input, elements not written and writes beside an output all show.
+// Matrices for tests of device kernels. Outputs start as NaN, and the memory beside them holds NaNs with bits of their
+// own. So reads past an input, elements not written and writes beside an output all show.
 //
-// Inputs are rounded to the stored type before the reference sees them: an error is the kernel's alone.
+// Inputs are rounded to the stored type before the reference sees them, so an error is the kernel's alone.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -35,13 +35,13 @@ inline void assign_guard(bf16& x) {
 class DeviceArray {
   public:
     virtual ~DeviceArray() = default;
-    virtual void upload() = 0;    // what set or fill gave, or NaN
+    virtual void upload() = 0;    // the values of set or fill, or NaN
     virtual void download() = 0;  // waits for the stream
     virtual std::vector<std::byte> bits() const = 0;
     virtual bool surroundings_untouched() const = 0;
 };
 
-// [rows, cols] on the device, rows cols + extra apart, `offset` elements behind a 256-byte boundary.
+// [rows, cols] on the device, rows cols + extra apart, `offset` elements after a 256-byte boundary.
 template <class E>
 class DeviceMatrix : public DeviceArray {
   public:
@@ -125,8 +125,8 @@ T from_device(Stream& stream, const T* device) {
     return value;
 }
 
-// Runs launch() twice from the same state of the outputs (null ones are passed over), compares the bits, and leaves the
-// results to be looked at.
+// Runs launch() twice from the same state of the outputs and compares the bits. The results stay in the outputs. Null
+// outputs are ignored.
 template <class Launch>
 void run_twice(std::initializer_list<DeviceArray*> outputs, const Launch& launch) {
     std::vector<std::vector<std::byte>> first;

@@ -1,9 +1,8 @@
 #!/bin/bash
-# Files that lie and disks that are full, fed to the programs: each must be refused with exit status 1 and a message that
-# names the file (and the tensor), without a crash, without memory far beyond the file's size, and without harm to a
-# checkpoint that is there.
+# Files that lie and disks that are full. Each must be refused with exit status 1 and a message that names the file (and
+# the tensor). No program may crash, take memory far beyond the file's size, or harm a checkpoint that is there.
 #
-# The argument is the build directory. Files are spoiled with head, dd and sed, so that nothing else need be installed.
+# The argument is the build directory. Files are spoiled with head, dd and sed, so nothing else need be installed.
 . "$(dirname "$0")/common.sh"
 
 for ((i = 0; i < 100; i++)); do echo "$i bottles, of which $((i / 2)) are empty."; done > "$work/text"
@@ -262,11 +261,11 @@ refuses "a pipe for tokens" "train.bin" start_anew
 reset && rm "$mask" && ln -s nowhere "$mask"
 refuses "a mask that is a dangling link" "train.mask" start_anew
 reset && refuses "validation tokens that are missing" "none.bin" start_anew --val-data "$work/none.bin"
-# Nothing to learn from is no error: it is said, and no number becomes NaN.
+# Data without targets is no error: a message says so, and no number becomes NaN.
 reset && head -c 1024 "$mask" > "$mask.new" && head -c "$count" /dev/zero >> "$mask.new" && mv "$mask.new" "$mask"
 require 0 start_anew && prints "a mask without targets" "no targets"
 
-# A limit on address space that leaves too little for products, in which OpenBLAS would wait for ever.
+# A limit on address space that leaves too little for products: OpenBLAS would retry endlessly.
 if grep -q SLABSTREAM_OPENBLAS "$build/flags" && ! on_cuda && ! sanitized; then
     little_space() { (ulimit -v "$1" && exec timeout -s KILL 60 "${@:2}"); }
     for kib in 300000 450000 600000; do
@@ -275,7 +274,7 @@ if grep -q SLABSTREAM_OPENBLAS "$build/flags" && ! on_cuda && ! sanitized; then
         refuses "parity_gpt under ulimit -v $kib" "ulimit -v" little_space $kib "$build/parity_gpt" --threads 4 \
             "$fixtures/llama"
     done
-    # Of which it asks for more at its start already, on threads that it would wait for at the end.
+    # OpenBLAS asks for more than that at its start, on threads that it waits for at the end.
     for kib in 80000 120000 160000; do
         for program in train_gpt export_gpt logits_gpt bench_step parity_gpt tokenize; do
             require 0 little_space $kib "$build/$program" --help && prints "$program under ulimit -v $kib" "--help"
@@ -320,7 +319,7 @@ spoil_json $state resume "$work/now/run/checkpoint-2"
 reset && rm -r "$work/now/run/checkpoint-2" && : > "$work/now/run/checkpoint-2"
 refuses "a file for a checkpoint" "checkpoint-2" resume "$work/now/run/checkpoint-2"
 refuses "a file in the way of the next checkpoint" "checkpoint-2" go_on
-# What stands there after all that is what was written.
+# After all that the checkpoint is still the one that was written.
 reset && cut_to "$work/now/run/checkpoint-2/optimizer.safetensors" 1000
 refuses "a damaged last checkpoint" "optimizer.safetensors" go_on
 holds "a refused checkpoint changed" [ "$(size_of "$work/now/run/checkpoint-2/optimizer.safetensors")" = 1000 ]
@@ -348,8 +347,8 @@ refuses "a directory in the adapter's way" "adapter_model.safetensors" start_ane
 reset && mkdir -p "$work/now/fresh/config.toml"
 refuses "a directory in the way of config.toml" "config.toml" start_anew
 
-# A disk that is full: writes beyond a size fail. What was saved before stays, and with room again the run ends in the
-# bits of one that never met it.
+# A disk that is full: writes beyond a size fail. Earlier saves stay. With room again the run ends in the bits of an
+# undisturbed one.
 on_small_disk() {  # cat keeps what is printed out of the limit
     (ulimit -f "$1" && "${@:2}") 2>&1 | cat
     return "${PIPESTATUS[0]}"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Signals that stop build/tokenize and build/export_gpt: they end as the signal's name says, at once also while a pipe
-# gives nothing, and leave no file, not even a temporary. What a parent has set to be ignored of SIGHUP stays ignored.
+# Signals that stop build/tokenize and build/export_gpt. The programs end as the signal does, at once even while a pipe
+# gives nothing, and leave no file, not even a temporary. A SIGHUP that the parent ignores stays ignored.
 #
 # The argument is the build directory.
 . "$(dirname "$0")/common.sh"
@@ -34,7 +34,7 @@ done
 pid=$!
 until_writing "$work/data"
 kill -HUP $pid
-# Waits for a reader, which there is none of when tokenize has ended.
+# Waits for a reader; there is none after tokenize has ended.
 timeout 60 bash -c 'for ((i = 0; i < 100; i++)); do echo "text number $i"; done > "$1"' writer "$work/silent"
 wait $pid
 status=$?

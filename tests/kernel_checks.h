@@ -1,8 +1,9 @@
-// What tests of kernels share: random inputs, matrices that notice writes beside them, bit-equality over thread counts,
-// two measures of an error, and the comparison of a gradient with central differences in double precision.
+// Tools of the kernels' tests. There are random inputs, matrices that notice writes beside them, and equal bits for any
+// number of threads. Two measures of an error, and gradients by central differences in double precision, compare
+// results.
 //
-// max_error is for single entries that must be right, norm_error where rounding spreads over all of them: a tolerance
-// means what its function says. Everything is seeded by the caller, so a failure repeats.
+// max_error is for single entries that must be right, norm_error for rounding that spreads over all of them. Everything
+// is seeded by the caller, so a failure repeats.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -58,9 +59,8 @@ inline bool same_bits_for_all_pools(const std::function<std::vector<double>(Thre
     return same_bits(compute(two), expected) && same_bits(compute(five), expected);
 }
 
-// A [rows, cols] matrix at column `first` of rows of stride ld, with a band of memory before and behind it. Everything
-// that is not the matrix holds a value that no kernel writes; the matrix itself starts as NaN, so that elements never
-// written show as well.
+// A [rows, cols] matrix at column `first` of rows of stride ld, with a band of memory before and after it. The memory
+// around it holds a value that no kernel writes. The matrix itself starts as NaN, so elements never written show.
 template <class T>
 class Guarded {
   public:
@@ -111,8 +111,8 @@ class Guarded {
     std::vector<T> cells_;
 };
 
-// max |got - want| / max |want| (max |got - want| where want is zero); what is not finite, or lengths that differ, give
-// infinity.
+// max |got - want| / max |want|, or max |got - want| where want is zero. Infinity if a number is not finite or lengths
+// differ.
 template <class A, class B>
 double max_error(const std::vector<A>& got, const std::vector<B>& want) {
     double error = 0, scale = 0;
@@ -126,8 +126,8 @@ double max_error(const std::vector<A>& got, const std::vector<B>& want) {
     return scale > 0 ? error / scale : error;
 }
 
-// |got - want| / |want| by Euclidean norm (|got - want| where want is zero); what is not finite, or lengths that
-// differ, give infinity.
+// |got - want| / |want| by Euclidean norm, or |got - want| where want is zero. Infinity if a number is not finite or
+// lengths differ.
 template <class A, class B>
 double norm_error(const std::vector<A>& got, const std::vector<B>& want) {
     if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
@@ -149,8 +149,8 @@ double dot(const Values& a, const std::vector<double>& b) {
     return sum;
 }
 
-// The derivative of loss() with respect to x, by the five-point central difference (its error goes with the fourth
-// power of the step). loss reads x itself, so x is changed and restored.
+// The derivative of loss() with respect to x, by the five-point central difference, whose error goes with the fourth
+// power of the step. loss reads x itself, so x is changed and restored.
 inline double central_difference(double& x, const std::function<double()>& loss) {
     constexpr double kStep = 1e-3;
     const double kept = x;
@@ -187,7 +187,7 @@ inline void check_gradient(const std::string& what, std::vector<double>& x, cons
     for (size_t i = 0; i < numeric.size(); ++i) {
         scale = std::max(scale, std::abs(numeric[i]));
         const double difference = std::abs(numeric[i] - analytic[i]);
-        if (!std::isnan(error) && !(difference <= error)) {  // NaN is the worst there is
+        if (!std::isnan(error) && !(difference <= error)) {  // NaN stays the worst
             error = difference;
             worst = i;
         }

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Runs that are killed at random moments, saves included, and go on from their last checkpoint end with the bits of the
-# unbroken run: adapter, optimizer, every loss. So do runs that Ctrl-C or SIGTERM stops.
+# Runs are killed at random moments, saves included, and resumed from their last checkpoint. They must end with the bits of
+# the unbroken run: adapter, optimizer, every loss. The same holds for runs that Ctrl-C or SIGTERM stops.
 #
-# The runs have what makes resuming hard: dropout, accumulation, several epochs, checkpoints at every step, old ones deleted.
-# Each attempt streams in another way, which must not matter. Arguments: the build directory, and a seed of the moments.
+# Resuming is made hard: dropout, accumulation, several epochs, checkpoints at every step, old ones deleted. Each attempt
+# streams in another way, which must not matter. Arguments: the build directory, and a seed of the moments.
 . "$(dirname "$0")/common.sh"
 RANDOM=${2:-$$}
 seed=${2:-$$}

@@ -1,6 +1,6 @@
-// A limit on what the process may have beyond now, so that a test sees an allocation that is out of proportion: it
-// fails, as std::bad_alloc. Under sanitizers, which reserve address space of their own, the largest allocation is noted
-// instead, and kept() tells whether it was within the limit.
+// A limit on the memory that the process may take from now on. An allocation out of proportion fails with
+// std::bad_alloc. Sanitizers reserve address space of their own. Under them the largest allocation is noted instead,
+// and kept() tells whether it was within the limit.
 #pragma once
 
 #include <sys/resource.h>
@@ -42,7 +42,7 @@ class LimitedMemory {
     LimitedMemory(const LimitedMemory&) = delete;
     LimitedMemory& operator=(const LimitedMemory&) = delete;
 
-    // No allocation since was larger than the limit.
+    // No allocation since then was larger than the limit.
     bool kept() const {
         return largest() <= more_bytes_;
     }

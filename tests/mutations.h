@@ -1,8 +1,8 @@
-// Files spoiled at random: bytes, lengths, pieces, ends, and numbers where lies matter. A mutation is a function of its
-// number alone.
+// Files spoiled at random: bytes, lengths, pieces, ends, and numbers in important places. A mutation is a function of
+// its number alone.
 //
-// SLABSTREAM_MUTATIONS=10000 build/tests -tc="*broken*" runs more than CI's number of each; under SAN=address it is the
-// by-hand check of a change to a reader.
+// SLABSTREAM_MUTATIONS=10000 build/tests -tc="*broken*" runs more of each kind than CI. With SAN=address it is the
+// check to run by hand after a change to a reader.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline size_t mutations(size_t by_default) {
     return given ? std::strtoull(given, nullptr, 10) : by_default;
 }
 
-// put(), for a file that is written again and again: some file systems bring one that was cut to nothing to the disk.
+// put(), for a file that is written again and again. Some file systems sync a truncated file to the disk at once.
 inline void put_anew(const std::filesystem::path& path, std::string_view bytes) {
     std::filesystem::remove(path);
     put(path, bytes);
@@ -64,7 +64,7 @@ class Spoiler {
     }
 
   private:
-    // What lengths, counts, offsets and sizes go wrong with.
+    // Values that break lengths, counts, offsets and sizes.
     uint64_t tricky(size_t file_bytes) {
         const uint64_t numbers[] = {0,
                                     1,

@@ -5,7 +5,7 @@
 # The argument is the build directory.
 . "$(dirname "$0")/common.sh"
 
-# A budget that forces nothing out, but is not the default: a GPU's driver has its share of it.
+# A budget that is ample, but not the default. On a GPU the driver takes its share of it.
 budget=16M
 on_cuda && budget=1G
 

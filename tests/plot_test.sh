@@ -1,6 +1,6 @@
 #!/bin/bash
-# dev/plot_run.py on what a tiny run logged and traced: both pictures are PNGs of the size they should have, what a killed run
-# leaves is drawn, and what cannot be drawn is refused by name. Skipped where python3 has no matplotlib.
+# dev/plot_run.py on the log and the trace of a tiny run. Both pictures must be PNGs of the right size. The log of a killed
+# run is drawn, and files that cannot be drawn are refused by name. Skipped where python3 has no matplotlib.
 #
 # The argument is the build directory.
 . "$(dirname "$0")/common.sh"

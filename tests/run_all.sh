@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs build/tests and every tests/*_test.sh, and closes with one line that sums them up.
 #
-# A script is called with the build directory as its argument and ends with its own line `N passed, N failed, N skipped`.
-# One without that line, or with a bad exit status and no failure counted, counts as one failure: nothing fails silently.
-# So does one that does not end in half an hour, which is many times what the slowest takes.
+# A script gets the build directory as its argument and ends with its own line `N passed, N failed, N skipped`. These count
+# as one failure: no such line; a bad exit status without a counted failure; more than half an hour, many times what the
+# slowest takes.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}

@@ -1,4 +1,4 @@
-// What tests of files share: a fresh directory that goes away, whole-file reading, and a disk that is too small.
+// Tools for tests of files: a fresh directory that goes away, whole-file reading, and a disk that is too small.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ struct FreshDirectory {
     FreshDirectory& operator=(const FreshDirectory&) = delete;
 };
 
-// While it lives, root, whom no file's mode keeps out, is nobody; directories that shall be reached must be opened.
+// While it lives, root becomes nobody, as file modes do not stop root. Directories that the test needs must be opened.
 struct NoRoot {
     const bool root = geteuid() == 0;
     NoRoot() {
@@ -43,8 +43,8 @@ struct NoRoot {
     NoRoot& operator=(const NoRoot&) = delete;
 };
 
-// A disk that takes no more than `limit_bytes` a file: the kernel ends a write short, then answers with an error
-// (EFBIG), as it does with ENOSPC when a real one is full.
+// A disk that takes no more than `limit_bytes` a file. The kernel ends a write short, then answers with EFBIG, as with
+// ENOSPC when a real disk is full.
 struct SmallDisk {
     rlimit before{};
     void (*handler)(int);

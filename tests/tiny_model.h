@@ -1,7 +1,7 @@
-// Models small enough that a test trains hundreds of them: one of each family, with odd sizes and everything that the
-// families differ in, written as Hugging Face files with weights that leave no term near zero.
+// Models so small that a test trains hundreds of them: one of each family, with odd sizes and all that the families
+// differ in. They are written as Hugging Face files, with weights that leave no term near zero.
 //
-// All numbers are functions of the seeds given, so a failure repeats. Two runs are compared bit by bit, and the first
+// All numbers are functions of the seeds given, so a failure repeats. Two runs are compared bit by bit. The first
 // difference is reported with the tensor's name and coordinates.
 #pragma once
 
@@ -218,7 +218,7 @@ inline std::vector<train::MicroBatch> tiny_step_data(const train::ModelConfig& c
     return batches;
 }
 
-// All that a stretch of training leaves behind.
+// The results of some steps of training.
 struct Outcome {
     std::vector<double> losses;             // a step each
     std::vector<float> grad_norms;          // a step each
@@ -318,8 +318,7 @@ inline Program run_train_gpt(const std::vector<std::string>& arguments) {
     return program;
 }
 
-// Random tokens of the vocabulary. `masked`: of each document of 10 tokens, this many have no target; < 0: no mask
-// file.
+// Random tokens of the vocabulary. `masked`: so many tokens of each document of 10 have no target; < 0: no mask file.
 inline void write_tiny_tokens(const std::filesystem::path& path, int V, size_t n, unsigned seed, int masked = -1) {
     std::mt19937 random(seed);
     std::vector<uint32_t> tokens(n);

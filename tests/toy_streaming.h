@@ -1,9 +1,9 @@
-// A toy network that goes through the manager: every visit folds all bytes of its slab into a state in an
-// order-dependent way, and updates a small trained vector of the layer. The reference folds the same slabs without any
+// A toy network that goes through the manager. Every visit folds all bytes of its slab into a state, in an
+// order-dependent way, and updates a small trained vector of the layer. The reference folds the same slabs without a
 // manager.
 //
-// Every slot is poisoned with NaN before each copy, so a visit that reads too early, or a slot overwritten too soon,
-// shows in the bits. The toy's mathematics are host loops, so this is for the CPU backend.
+// Every slot is poisoned with NaN before each copy. A visit that reads too early, or a slot overwritten too soon, shows
+// in the bits. The toy's mathematics are host loops, so this is for the CPU backend.
 #pragma once
 
 #include <atomic>
@@ -75,7 +75,7 @@ inline std::vector<uint32_t> bits_of(const std::vector<float>& values) {
     return bits;
 }
 
-// What the visits give without a manager, streams or slots.
+// The result of the visits without a manager, streams or slots.
 inline std::vector<uint32_t> reference_bits(int L, const std::vector<int>& visits) {
     const std::vector<SlabLayout> layouts = toy_layouts(L);
     std::vector<float> values(kState * static_cast<size_t>(L + 1), 0.25f);

@@ -1,4 +1,4 @@
-// A tiny model, data and run directories for tests of whole runs of train_gpt, and what those leave in their logs.
+// A tiny model, data and run directories for tests of whole runs of train_gpt, and access to their logs.
 #pragma once
 
 #include <atomic>

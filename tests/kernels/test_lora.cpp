@@ -1,5 +1,5 @@
-// Adapters against a plain triple loop and central differences: one module or three side by side, with and without
-// dropout, null dx, strides, and the bits of pools and streams.
+// Adapters against a plain triple loop and central differences. There are one or three modules side by side, with and
+// without dropout, null dx and strides. Pools and streams must give the same bits.
 #include <doctest/doctest.h>
 
 #include "kernels/lora.h"

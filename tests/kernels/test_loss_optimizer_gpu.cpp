@@ -2,7 +2,7 @@
 // type.
 //
 // Each runs twice from the same state: the bits must agree. Shapes include sizes, strides and addresses that forbid
-// 16-byte accesses (gpu_compare.h says what else is watched).
+// 16-byte accesses (gpu_compare.h explains the other checks).
 #if defined(SLABSTREAM_CUDA)
 #include <doctest/doctest.h>
 

@@ -31,7 +31,7 @@ struct Inputs {
           db_before(random_values(C, 7)) {}
 };
 
-// What a forward or a backward call wrote, in the order of its struct.
+// The outputs of a forward or backward call, in the order of its struct.
 using Results = std::vector<std::vector<double>>;
 
 std::vector<double> joined(const Results& results) {

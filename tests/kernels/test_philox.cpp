@@ -1,5 +1,5 @@
-// The random generator against the known answers of its authors' library (Random123, kat_vectors), and dropout, whose
-// mask must be a pure function of what an element is.
+// The random generator against the known answers of its authors' library (Random123, kat_vectors). Dropout's mask must
+// be a pure function of an element's identity.
 #include <doctest/doctest.h>
 
 #include "kernels/dropout.h"

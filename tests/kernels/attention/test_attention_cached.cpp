@@ -1,5 +1,5 @@
-// Attention over a key/value cache against the plain formula in double, and against attention over the whole sequence:
-// queries that come a few at a time must see what they would have seen together.
+// Attention over a key/value cache against the plain formula in double, and against attention over the whole sequence.
+// Queries that come a few at a time must give the same results as all at once.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // The device's attention against the reference in double precision: odd shapes, strides, documents, grouped heads.
 //
-// The same source checks bf16 and float32 builds; gpu_compare.h says what is watched beside the outputs.
+// The same source checks bf16 and float32 builds. gpu_compare.h explains the checks beside the outputs.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -18,7 +18,8 @@ using namespace slab::test;
 namespace {
 
 constexpr double kLseTolerance = kRealIsFloat32 ? 1e-5 : 1e-4;
-constexpr double kZeroTolerance = kRealIsFloat32 ? 1e-4 : 1e-3;  // of what is zero but for the order of float32 sums
+constexpr double kZeroTolerance =
+    kRealIsFloat32 ? 1e-4 : 1e-3;  // for values that are zero but for the order of float32 sums
 
 struct Shape {
     int B, T_len, NH, NKV, HD;

@@ -1,5 +1,5 @@
-// The runtime's contract: order, events, errors, accounting. No test measures time; where one must show that
-// the host runs ahead or that a stream is held up, a gate that the test opens itself holds the stream.
+// The runtime's contract: order, events, errors, accounting. No test measures time. To show that the host runs ahead or
+// that a stream waits, a test holds the stream with a gate that it opens itself.
 #include <doctest/doctest.h>
 
 #include <atomic>
