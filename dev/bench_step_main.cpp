@@ -22,6 +22,7 @@
 #include "kernels/matmul.h"
 #include "kernels/philox.h"
 #include "offload/stream_schedule.h"
+#include "train/model/memory_plan.h"
 #include "train/model/step_loop.h"
 #include "train/run/options.h"
 #include "train/spec/lora.h"
@@ -76,12 +77,14 @@ struct Product {
 
 // rows: of a micro-batch; head_rows: of one chunk of the head's. The last chunk is counted in full.
 std::vector<Product> products_of(const ModelConfig& c, size_t rows, size_t head_rows) {
-    const size_t C = c.C, I = c.I, L = c.L;
-    return {{"qkv", rows, qkv_cols(c), C, L},
-            {"o", rows, C, attn_cols(c), L},
-            {"gate, up", rows, 2 * I, C, L},
-            {"down", rows, C, I, L},
-            {"head", head_rows, static_cast<size_t>(c.V), C, (rows + head_rows - 1) / head_rows}};
+    const auto linear = [&](const char* name, Linear which) {
+        const LinearShape shape = shape_of(c, which);
+        return Product{name, rows, shape.N, shape.K, static_cast<size_t>(c.L)};
+    };
+    return {linear("qkv", Linear::qkv), linear("o", Linear::o), linear("gate, up", Linear::fc),
+            linear("down", Linear::down),
+            Product{"head", head_rows, static_cast<size_t>(c.V), static_cast<size_t>(c.C),
+                    (rows + head_rows - 1) / head_rows}};
 }
 
 // Floating-point operations of one step: every frozen product forward and for the input's gradient, adapters, causal
@@ -90,10 +93,10 @@ double step_flops(const ModelConfig& c, size_t B, size_t T, size_t r) {
     const double rows = static_cast<double>(B) * T;
     double flops = 0;
     for (const auto& p : products_of(c, B * T, B * T)) flops += 4 * rows * static_cast<double>(p.N) * p.K * p.times;
-    // Inputs and outputs of the seven: C once in each; q's and o's heads, k's and v's; I of gate, up and down.
-    flops +=
-        6 * rows * r * c.L * static_cast<double>(7 * c.C + 2 * attn_cols(c) + (qkv_cols(c) - attn_cols(c)) + 3 * c.I);
-    flops += (2 + 5) * rows * T * static_cast<double>(attn_cols(c)) * c.L;
+    size_t features = 0;  // inputs and outputs of all adapters of a layer
+    for (const LinearModule& module : linear_modules(c, 0)) features += module.in + module.out;
+    flops += 6 * rows * r * c.L * static_cast<double>(features);
+    flops += (2 + 5) * rows * T * static_cast<double>(query_cols(c)) * c.L;
     return flops;
 }
 
@@ -365,7 +368,7 @@ void run(const BenchOptions& o) {
         std::printf("%s, %s, B %d, T %d, LoRA r %d on all linear layers\n", device.name().c_str(), kPrecision,
                     o.micro_batch_size, o.sequence_len, o.lora_r);
         const ModelLayout layout = Bench::layout_of(c, o, true, 0, 0);
-        const size_t slab_bytes = layout.slabs[0].total_bytes();
+        const size_t slab_bytes = layout.layer(0).slab.total_bytes();
         rate = measure_matrix_rate(device, products_of(c, rows, static_cast<size_t>(layout.head_chunk_rows)),
                                    kGpu ? 10 : 3);
         link = measure_link(device, slab_bytes, kGpu ? 10 : 5);

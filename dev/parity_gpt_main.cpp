@@ -25,6 +25,7 @@
 #include "train/files/base_config.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
+#include "train/model/memory_plan.h"
 #include "train/model/step_loop.h"
 #include "train/run/run_setup.h"
 #include "train/spec/micro_batch.h"

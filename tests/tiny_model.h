@@ -85,12 +85,11 @@ inline void write_tiny_model(
     std::vector<std::vector<float>> values;
     const auto specs = train::all_tensors(config);
     for (const auto& spec : specs) {
-        const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
         const bool outer = spec.role >= train::Role::token_embedding;
         const double spread = spec.matrix ? (outer ? 0.5 : 0.35) : 0.2;
         for (const auto& part : spec.parts) {
             auto& v = values.emplace_back(random_vector<float>(part.rows * spec.cols, ++seed, -spread, spread));
-            if (norm)
+            if (spec.init == train::Init::one)
                 for (float& x : v) x += 1;
             if (edit) edit(spec, v);
         }

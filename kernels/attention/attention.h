@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 
 #include "kernels/runtime/real.h"
 #include "kernels/runtime/runtime.h"
@@ -21,15 +20,6 @@ namespace slab {
 
 // The largest HD that the backend's kernels take; the references take any.
 inline constexpr int kMaxAttentionHeadSize = kBackend == Backend::cuda ? 256 : 1 << 14;
-
-// SLABSTREAM_GENERIC_KERNELS=1 in the environment keeps to the kernels that every card has, for tests. Read once.
-inline bool generic_kernels_forced() {
-    static const bool forced = [] {
-        const char* const value = std::getenv("SLABSTREAM_GENERIC_KERNELS");
-        return value && value[0] == '1';
-    }();
-    return forced;
-}
 
 template <class Number>
 struct AttentionForward {

@@ -11,6 +11,7 @@
 #include "kernels/attention/attention_backward.cuh"
 #include "kernels/attention/attention_fp32.cuh"
 #include "kernels/attention/attention_hopper_launch.cuh"
+#include "kernels/attention/generic_kernels.h"
 
 namespace slab::attn {
 

@@ -38,7 +38,7 @@ const char* name_of(MemoryCategory category) {
             return "weights resident";
         case MemoryCategory::ring:
             return "ring";
-        case MemoryCategory::adapters:
+        case MemoryCategory::trained:
             return "adapters";
         case MemoryCategory::optimizer:
             return "optimizer";

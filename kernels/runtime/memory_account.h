@@ -15,7 +15,7 @@
 
 namespace slab {
 
-enum class MemoryCategory { weights_resident, ring, adapters, optimizer, activations, logits, workspace };
+enum class MemoryCategory { weights_resident, ring, trained, optimizer, activations, logits, workspace };
 inline constexpr size_t kMemoryCategories = 7;
 const char* name_of(MemoryCategory category);  // "weights resident", "ring", ...
 

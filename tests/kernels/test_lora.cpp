@@ -21,7 +21,7 @@ template <class T>
 struct Problem {
     int B, T_len, K;
     std::vector<ModuleShape> shapes;
-    int R = 0, ld_y = 0;
+    int r = 0, ld_y = 0;
     std::vector<T> A, x, y, dy, dx, dA;
     std::vector<std::vector<T>> Bs, dBs;
     LoraDropout dropout;
@@ -46,9 +46,9 @@ Problem<T> problem(int B, int T_len, int K, const std::vector<ModuleShape>& shap
     q.T_len = T_len;
     q.K = K;
     q.shapes = shapes;
-    q.R = q.first_row(shapes.size());
+    q.r = q.first_row(shapes.size());
     q.ld_y = static_cast<int>(q.first_col(shapes.size()));
-    q.A = random_vector<T>(static_cast<size_t>(q.R) * K, seed);
+    q.A = random_vector<T>(static_cast<size_t>(q.r) * K, seed);
     q.x = random_vector<T>(q.rows() * K, seed + 1);
     q.y = random_vector<T>(q.rows() * q.ld_y, seed + 2);
     q.dy = random_vector<T>(q.rows() * q.ld_y, seed + 3);
@@ -64,7 +64,7 @@ Problem<T> problem(int B, int T_len, int K, const std::vector<ModuleShape>& shap
 
 template <class T>
 LoraGroup<T> group(Problem<T>& q) {
-    LoraGroup<T> g{.A = q.A.data(), .dA = q.dA.data(), .R = q.R, .K = q.K, .modules = {}};
+    LoraGroup<T> g{.A = q.A.data(), .dA = q.dA.data(), .r = q.r, .K = q.K, .modules = {}};
     for (size_t i = 0; i < q.shapes.size(); ++i) {
         g.modules.push_back({.B = q.Bs[i].data(),
                              .dB = q.dBs[i].data(),
@@ -125,7 +125,7 @@ struct Results {
 // forward(LoraForward, group, dropout), then backward(LoraBackward, ...), then finish(); outputs start as in q.
 template <class T, class Forward, class Backward, class Finish>
 Results<T> run(Problem<T> q, bool with_dx, Forward forward, Backward backward, Finish finish) {
-    Guarded<T> y(q.y), xa(q.rows() * q.R), dxa(q.rows() * q.R), dx(q.dx), dA(q.dA);
+    Guarded<T> y(q.y), xa(q.rows() * q.r), dxa(q.rows() * q.r), dx(q.dx), dA(q.dA);
     Guarded<T> x_dropped(q.dropout.p > 0 ? q.x.size() : 0);
     LoraGroup<T> g = group(q);
     g.dA = dA.data();

@@ -18,6 +18,7 @@
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/files/stored_number.h"
+#include "train/files/transpose.h"
 
 namespace slab::train {
 

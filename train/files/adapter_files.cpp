@@ -8,6 +8,7 @@
 #include "data/base/display.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
+#include "train/files/transpose.h"
 #include "train/spec/tensor_table.h"
 #include "train/spec/trained_table.h"
 

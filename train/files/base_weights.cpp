@@ -161,8 +161,7 @@ ReadReport BaseWeights::read_rows(const TensorSpec& spec, const TensorPart& part
 template <class T>
 void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool,
                             data::StopToken stop) {
-    const bool ends_branch = spec.role == Role::o_weight || spec.role == Role::down_weight;
-    const bool norm = spec.name.find("norm") != std::string::npos && spec.name.ends_with(".weight");
+    const bool ends_branch = spec.init == Init::residual_normal, drawn = ends_branch || spec.init == Init::normal;
     const float deviation = 0.02f / (ends_branch ? std::sqrt(2.0f * static_cast<float>(L_)) : 1.0f);
     const uint32_t tensor = name_hash(part.key);
     std::atomic<size_t> inexact{0};
@@ -185,11 +184,11 @@ void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* d
     if (files_ || gguf_)
         pool.parallel_ranges(part.rows, one_piece ? part.rows : std::max<size_t>(1, kPieceElems / spec.cols),
                              read_piece);
-    else if (spec.matrix)
+    else if (drawn)
         pool.parallel_ranges((elems + 3) / 4, kPieceElems / 4, draw_groups);
     else {
         stop.throw_if_requested();
-        std::fill(dst, dst + elems, stored<T>(norm ? 1.0f : 0.0f));
+        std::fill(dst, dst + elems, stored<T>(spec.init == Init::one ? 1.0f : 0.0f));
     }
     inexact_elems_ += inexact;
 }

@@ -1,4 +1,6 @@
 // The memory plan as people read it, and the advice when it does not fit. Sizes come from model_layout.cpp.
+#include "train/model/memory_plan.h"
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -45,7 +47,7 @@ std::string flags_between(const ModelSettings& now, const ModelSettings& wanted)
 
 // The account calls what trains "adapters", as it mostly is.
 const char* label_of(MemoryCategory category, const ModelLayout& layout) {
-    return category == MemoryCategory::adapters && !layout.settings.lora ? "trained weights" : name_of(category);
+    return category == MemoryCategory::trained && !layout.settings.lora ? "trained weights" : name_of(category);
 }
 
 // The largest of step, 2 step, ..., below `limit`, that fits, by halving what is left; 0 when none does. Only what was

@@ -1,59 +1,193 @@
-// The model's loops over layers and the head in token chunks. How it comes to be is in model_construction.cpp. See
-// model.h.
+// A micro-batch's way through the model, in the order of events; what serves it comes after.
 #include "train/model/model.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <stdexcept>
 
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/matmul.h"
+#include "train/model/model_loading.h"
 #include "train/spec/micro_batch.h"
 
 namespace slab::train {
 
-const real* Model::outer_weight(Role role) const {
-    if (const int index = layout_.outer_slab_index[index_of(role)]; index >= 0)
-        return reinterpret_cast<const real*>(outer_weights_.data() + layout_.outer_slab.offset_bytes(index));
-    if (const int index = layout_.outer_full_index[index_of(role)]; index >= 0) return trained_->param(index);
-    return nullptr;
+void Model::begin_step() {
+    trained().zero_grads(compute_);
+    fill_async(memory_.outer.train_loss_sum, 0, sizeof(double), compute_);
 }
 
-float* Model::outer_grad(Role role) const {
-    const int index = layout_.outer_full_index[index_of(role)];
-    return index >= 0 ? trained_->grad(index) : nullptr;
+void Model::forward_backward(const MicroBatch& batch, float dloss) {
+    upload(batch);
+    BlockContext ctx = context(batch, Purpose::training);
+    forward_layers(ctx);
+    head(ctx, Purpose::training, dloss);
+    sum_losses(memory_.outer.train_loss_sum, memory_.outer.losses, ctx.rows(), true, compute_);
+    backward_layers(ctx);
 }
 
-BlockWeights Model::block_weights(int layer, const offload::LayerView& view) const {
-    BlockWeights w{};
-    for (int role = 0; role < kRoles; ++role) {
-        if (const int index = layout_.slab_index[layer][role]; index >= 0)
-            w[role] = reinterpret_cast<const real*>(view.base + view.layout->offset_bytes(index));
-        else if (const int full = layout_.full_index[layer][role]; full >= 0)
-            w[role] = trained_->param(full);
+void Model::forward_layers(BlockContext& ctx) {
+    embed(ctx);
+    for (int l = 0; l < layout_.config.L; ++l) {
+        const offload::LayerView view = manager_->begin_layer(l);
+        enter_layer(ctx, l);
+        block_forward(ctx, ForwardRun::first, residual(l + 1), residual(l), block_weights(l, view),
+                      activations(l, Pass::forward));
+        manager_->end_layer(l);
     }
-    return w;
 }
 
-BlockGrads Model::block_grads(int layer) const {
-    BlockGrads g{};
-    for (int role = 0; role < kRoles; ++role)
-        if (const int full = layout_.full_index[layer][role]; full >= 0) g[role] = trained_->grad(full);
-    return g;
+// Final norm, then logits, loss and, in training, the gradient of the residual stream, a chunk of tokens at a time.
+void Model::head(const BlockContext& ctx, Purpose purpose, float dloss) {
+    const OuterActivations& a = memory_.outer;
+    const bool training = purpose == Purpose::training;
+    const int V = outer_.head.N, C = outer_.head.K;
+    const size_t rows = ctx.rows(), ld_v = static_cast<size_t>(V), ld_c = static_cast<size_t>(C);
+    const size_t chunk = static_cast<size_t>(layout_.head_chunk_rows);
+    real* const dlogits = memory_.chunk_logits;  // cross_entropy writes them over the logits
+    final_norm_forward(ctx);
+    for (size_t first = 0; first < rows; first += chunk) {
+        const size_t n = std::min(chunk, rows - first);
+        head_logits(first, n);
+        cross_entropy(a.losses + first, memory_.chunk_logits, a.targets + first, n, V, dloss, training, compute_);
+        if (!training) continue;
+        real* const norm = a.final_norm + first * ld_c;  // the last product turns it into its own gradient
+        if (outer_.head.dw)
+            matmul_backward_weight(MatmulBackwardWeight<real>{.dw = outer_.head.dw,
+                                                              .dy = dlogits,
+                                                              .x = norm,
+                                                              .rows = n,
+                                                              .N = V,
+                                                              .K = C,
+                                                              .ld_dy = ld_v,
+                                                              .ld_x = ld_c},
+                                   compute_);
+        matmul_backward_input(
+            MatmulBackwardInput<real>{
+                .dx = norm, .dy = dlogits, .w = outer_.head.w, .rows = n, .N = V, .K = C, .ld_dx = ld_c, .ld_dy = ld_v},
+            compute_);
+    }
+    if (!training) return;
+    fill_async(memory_.dresidual, 0, rows * ld_c * sizeof(real), compute_);
+    norm_backward(ctx, memory_.dresidual, a.final_norm, residual(layout_.config.L), a.stats, outer_.final_norm);
 }
 
-real* Model::residual(int layer_boundary) const {
-    return reinterpret_cast<real*>(residual_memory_.data() +
-                                   layout_.residual_buffer(layer_boundary) * layout_.residual_buffer_bytes);
+void Model::backward_layers(BlockContext& ctx) {
+    const int low = layout_.lowest_trained_layer;
+    for (int l = layout_.config.L - 1; l >= low; --l) {
+        const offload::LayerView view = manager_->begin_layer(l);
+        enter_layer(ctx, l);
+        const BlockWeights weights = block_weights(l, view);
+        const BlockActivations acts = activations(l, Pass::backward);
+        if (l == 0 && layout_.embedding_recomputed) embed(ctx);
+        if (ctx.recompute == Recompute::block)
+            block_forward(ctx, ForwardRun::again, nullptr, residual(l), weights, acts);
+        block_backward(ctx, memory_.dresidual, residual(l), weights, acts, l > low || layout_.embeddings_trained);
+        manager_->end_layer(l);
+    }
+    if (!layout_.embeddings_trained) return;
+    embedding_backward(EmbeddingBackward<real>{.dwte = outer_.dwte,
+                                               .dwpe = outer_.dwpe,
+                                               .dx = memory_.dresidual,
+                                               .tokens = memory_.outer.tokens,
+                                               .doc_start = ctx.doc_start,
+                                               .rows = ctx.rows(),
+                                               .T_len = ctx.T,
+                                               .C = layout_.config.C,
+                                               .V = layout_.config.V},
+                       compute_);
 }
 
-// With Recompute::block x1 has no buffer of its own. Forward puts it where backward's running gradient will be,
-// backward over the block's output, which nothing reads any more by then.
-BlockActivations Model::activations(int layer, Pass pass) const {
-    BlockActivations acts = activations_[layout_.activation_set(layer)];
-    if (layout_.settings.recompute == Recompute::block)
-        acts.x1 = pass == Pass::forward ? dresidual_ : residual(layer + 1);
-    return acts;
+void Model::embed(const BlockContext& ctx) {
+    embedding_forward(EmbeddingForward<real>{.x = residual(0),
+                                             .tokens = memory_.outer.tokens,
+                                             .doc_start = ctx.doc_start,
+                                             .wte = outer_.wte,
+                                             .wpe = outer_.wpe,
+                                             .rows = ctx.rows(),
+                                             .T_len = ctx.T,
+                                             .C = layout_.config.C,
+                                             .first_position = ctx.cache ? ctx.cache->filled : 0},
+                      compute_);
+}
+
+void Model::final_norm_forward(const BlockContext& ctx) {
+    norm_forward(ctx, memory_.outer.final_norm, memory_.outer.stats, residual(layout_.config.L), outer_.final_norm);
+}
+
+// chunk_logits [rows, V] = the final norm's output, rows first_row and on, times the head.
+void Model::head_logits(size_t first_row, size_t rows) {
+    const LinearWeights& w = outer_.head;
+    const size_t K = static_cast<size_t>(w.K);
+    matmul_forward(MatmulForward<real>{.y = memory_.chunk_logits,
+                                       .x = memory_.outer.final_norm + first_row * K,
+                                       .w = w.w,
+                                       .bias = nullptr,
+                                       .add = nullptr,
+                                       .rows = rows,
+                                       .N = w.N,
+                                       .K = w.K,
+                                       .ld_y = static_cast<size_t>(w.N),
+                                       .ld_x = K},
+                   compute_);
+}
+
+void Model::evaluate(const MicroBatch& batch, bool accumulate) {
+    upload(batch);
+    BlockContext ctx = context(batch, Purpose::evaluation);
+    forward_layers(ctx);
+    head(ctx, Purpose::evaluation, 0);
+    sum_losses(memory_.outer.eval_loss_sum, memory_.outer.losses, ctx.rows(), accumulate, compute_);
+}
+
+std::vector<float> Model::logits(const MicroBatch& batch, size_t first_row, size_t rows) {
+    const size_t V = layout_.config.V, chunk = static_cast<size_t>(layout_.head_chunk_rows);
+    upload(batch);
+    BlockContext ctx = context(batch, Purpose::evaluation);
+    forward_layers(ctx);
+    final_norm_forward(ctx);
+    std::vector<float> all(rows * V);
+    std::vector<real> part(std::min(chunk, rows) * V);
+    for (size_t first = 0; first < rows; first += chunk) {
+        const size_t n = std::min(chunk, rows - first);
+        head_logits(first_row + first, n);
+        copy_async(part.data(), memory_.chunk_logits, n * V * sizeof(real), CopyKind::device_to_host, compute_);
+        compute_.synchronize();
+        for (size_t i = 0; i < n * V; ++i) all[first * V + i] = to_float(part[i]);
+    }
+    return all;
+}
+
+std::vector<float> Model::next_logits(const std::vector<int32_t>& tokens) {
+    const ModelSettings& s = layout_.settings;
+    if (tokens.empty() || tokens.size() > static_cast<size_t>(s.cache_positions - cached_))
+        throw std::logic_error("next_logits: " + std::to_string(tokens.size()) + " tokens after " +
+                               std::to_string(cached_) + "; the cache holds " + std::to_string(s.cache_positions));
+    const size_t most_rows = static_cast<size_t>(s.B) * static_cast<size_t>(s.T);
+    size_t rows = 0;  // of the last piece
+    for (size_t first = 0; first < tokens.size(); first += rows) {
+        rows = std::min(most_rows, tokens.size() - first);
+        MicroBatch piece;
+        piece.B = 1;
+        piece.T = static_cast<int>(rows);
+        const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
+        piece.tokens.assign(begin, begin + static_cast<std::ptrdiff_t>(rows));
+        send_tokens(piece);
+        BlockContext ctx = context(piece, Purpose::evaluation);
+        ctx.cache = layer_cache(0);
+        forward_layers(ctx);
+        cached_ += piece.T;
+        if (first + rows == tokens.size()) final_norm_forward(ctx);
+    }
+    head_logits(rows - 1, 1);
+    const size_t V = layout_.config.V;
+    std::vector<real> row(V);
+    copy_async(row.data(), memory_.chunk_logits, V * sizeof(real), CopyKind::device_to_host, compute_);
+    compute_.synchronize();
+    std::vector<float> logits(V);
+    for (size_t i = 0; i < V; ++i) logits[i] = to_float(row[i]);
+    return logits;
 }
 
 void Model::upload(const MicroBatch& batch) {
@@ -78,236 +212,106 @@ void Model::send_tokens(const MicroBatch& batch) {
         std::copy(src.begin(), src.end(), staged);
         copy_async(dst, staged, rows * sizeof(int32_t), CopyKind::host_to_device, compute_);
     };
-    send(outer_.tokens, batch.tokens, 0);
-    send(outer_.targets, batch.targets, 1);
-    send(outer_.doc_start, batch.doc_start, 2);
+    send(memory_.outer.tokens, batch.tokens, 0);
+    send(memory_.outer.targets, batch.targets, 1);
+    send(memory_.outer.doc_start, batch.doc_start, 2);
     slot.done->record(compute_);
 }
 
-BlockContext Model::context(const MicroBatch& batch, bool training) {
+BlockContext Model::context(const MicroBatch& batch, Purpose purpose) {
     LoraDropout dropout;
-    if (training && layout_.settings.lora) dropout.p = layout_.settings.lora->dropout;
+    if (purpose == Purpose::training && layout_.settings.lora) dropout.p = layout_.settings.lora->dropout;
     dropout.T_len = batch.T;
     dropout.key = {.seed = seed_, .first_sample = batch.first_sample};
     return {.config = layout_.config,
             .B = batch.B,
             .T = batch.T,
-            .rotary_table = layout_.config.rotary ? rotary_.as<float>() : nullptr,
-            .doc_start = batch.doc_start.empty() ? nullptr : outer_.doc_start,
+            .recompute = layout_.settings.recompute,
+            .rotary_table = layout_.config.rotary ? memory_.rotary.as<float>() : nullptr,
+            .doc_start = batch.doc_start.empty() ? nullptr : memory_.outer.doc_start,
             .dropout = dropout,
+            .scratch = memory_.scratch,
             .stream = compute_};
 }
 
-double Model::measure_link_gbps() {
-    const int layer = layout_.streamed.at(0);
-    const DeviceBuffer& idle =
-        activation_memory_.bytes() > residual_memory_.bytes() ? activation_memory_ : residual_memory_;
-    const size_t slab_bytes = slabs_->layout(layer).total_bytes(), bytes = std::min(slab_bytes, idle.bytes());
-    Event start(device_, true), end(device_, true);
-    double best_ms = 1e30;
-    for (int repeat = 0; repeat < 4; ++repeat) {
-        start.record(transfer_);
-        if (bytes == slab_bytes)
-            slabs_->enqueue(layer, idle.data(), transfer_);  // as training does it, staged or not
-        else
-            copy_async(idle.data(), slabs_->host(layer), bytes, CopyKind::host_to_device, transfer_);
-        end.record(transfer_);
-        end.synchronize();
-        best_ms = std::min<double>(best_ms, elapsed_ms(start, end));
-    }
-    return static_cast<double>(bytes) / 1e6 / std::max(best_ms, 1e-6);
+void Model::enter_layer(BlockContext& ctx, int layer) const {
+    ctx.dropout.key.layer = layer;
+    ctx.trained_in_full = !layout_.layer_is_frozen(layer);
+    if (ctx.cache) ctx.cache = layer_cache(layer);
 }
 
-void Model::begin_step() {
-    trained_->zero_grads(compute_);
-    fill_async(outer_.train_loss_sum, 0, sizeof(double), compute_);
+BlockWeights Model::block_weights(int layer, const offload::LayerView& view) const {
+    return bind_block(layout_, layer, view, *memory_.trained, adapters_[static_cast<size_t>(layer)]);
 }
 
-void Model::embed(const BlockContext& ctx) {
-    embedding_forward(EmbeddingForward<real>{.x = residual(0),
-                                             .tokens = outer_.tokens,
-                                             .doc_start = ctx.doc_start,
-                                             .wte = outer_weight(Role::token_embedding),
-                                             .wpe = outer_weight(Role::position_embedding),
-                                             .rows = ctx.rows(),
-                                             .T_len = ctx.T,
-                                             .C = layout_.config.C,
-                                             .first_position = ctx.cache ? ctx.cache->filled : 0},
-                      compute_);
+// With Recompute::block x1 has no buffer of its own. Forward puts it where backward's running gradient will be.
+// Backward puts it over the block's output, which nothing reads any more.
+BlockActivations Model::activations(int layer, Pass pass) const {
+    BlockActivations acts = memory_.activations[static_cast<size_t>(layout_.activation_set(layer))];
+    if (layout_.settings.recompute == Recompute::block)
+        acts.x1 = pass == Pass::forward ? memory_.dresidual : residual(layer + 1);
+    return acts;
 }
 
-void Model::forward_layers(BlockContext& ctx) {
-    embed(ctx);
-    for (int l = 0; l < layout_.config.L; ++l) {
-        const offload::LayerView view = manager_->begin_layer(l);
-        ctx.dropout.key.layer = l;
-        if (ctx.cache) ctx.cache = layer_cache(l);
-        block_forward(ctx, residual(l + 1), residual(l), block_weights(l, view), adapters_[l],
-                      activations(l, Pass::forward));
-        manager_->end_layer(l);
-    }
-}
-
-void Model::forward_batch(const MicroBatch& batch, bool training) {
-    upload(batch);
-    BlockContext ctx = context(batch, training);
-    forward_layers(ctx);
+real* Model::residual(int layer_boundary) const {
+    return reinterpret_cast<real*>(memory_.residual_memory.data() +
+                                   layout_.residual_buffer(layer_boundary) * layout_.residual_buffer_bytes);
 }
 
 KeyValueCache Model::layer_cache(int layer) const {
-    real* const keys = cache_.as<real>() + 2 * static_cast<size_t>(layer) * layout_.cache_layer_elems;
+    real* const keys = memory_.cache.as<real>() + 2 * static_cast<size_t>(layer) * layout_.cache_layer_elems;
     return {.k = keys, .v = keys + layout_.cache_layer_elems, .filled = cached_};
 }
 
-void Model::final_norm_forward(size_t rows) {
-    norm_forward(layout_.config, outer_.final_norm, {outer_.mean, outer_.rstd}, residual(layout_.config.L),
-                 outer_weight(Role::final_norm_weight), outer_weight(Role::final_norm_bias), rows, compute_);
+const DeviceBuffer& Model::idle_memory() const {
+    return memory_.activation_memory.bytes() > memory_.residual_memory.bytes() ? memory_.activation_memory
+                                                                               : memory_.residual_memory;
 }
 
-// logits [rows, V] of tokens first_row .. of the final norm's output
-void Model::head_logits(size_t first_row, size_t rows) {
-    const ModelConfig& c = layout_.config;
-    const size_t C = c.C, V = c.V;
-    matmul_forward(MatmulForward<real>{.y = chunk_logits_,
-                                       .x = outer_.final_norm + first_row * C,
-                                       .w = outer_weight(c.tied_head ? Role::token_embedding : Role::head),
-                                       .bias = nullptr,
-                                       .add = nullptr,
-                                       .rows = rows,
-                                       .N = c.V,
-                                       .K = c.C,
-                                       .ld_y = V,
-                                       .ld_x = C},
-                   compute_);
+Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, const Options& options)
+    : layout_(layout),
+      seed_(options.seed),
+      compute_(device, "compute", matmul_workspace_bytes()),
+      transfer_(device, "transfer"),
+      memory_(device, layout_) {
+    constexpr size_t kUploadsInFlight = 4;
+    const size_t rows = static_cast<size_t>(layout_.settings.B) * layout_.settings.T;
+    for (size_t i = 0; i < kUploadsInFlight; ++i)
+        uploads_.push_back({PinnedBuffer(device, 3 * sizeof(int32_t) * rows, "tokens of a micro-batch"),
+                            std::make_unique<Event>(device)});
+
+    std::vector<int> resident = layout_.resident_frozen;
+    for (int l = 0; l < layout_.config.L; ++l)
+        if (!layout_.layer_is_frozen(l)) resident.push_back(l);
+    slabs_ = std::make_unique<offload::HostSlabs>(device, layout_.layer_slabs(), resident);
+    const auto fill = [this, &device, &weights, stop = options.stop](int layer, std::byte* dst) {
+        read_slab(layout_.layer(layer), weights, dst, device.pool(), stop);
+    };
+    slabs_->load(fill, options.progress);
+    manager_ = std::make_unique<offload::LayerOffloadManager>(
+        *slabs_,
+        offload::OffloadOptions{.num_prefetch = layout_.settings.num_prefetch,
+                                .num_slots = layout_.settings.num_slots,
+                                .resident_layers = resident,
+                                .trace = options.trace,
+                                .disturb = options.disturb},
+        compute_, transfer_, device);
+    manager_->attach();
+    load_outer(layout_, weights, memory_, compute_, options.stop);
+    load_trained(layout_, weights, trained(), seed_, compute_, options.stop);
+    adapters_ = bind_adapters(layout_, trained());
+    outer_ = bind_outer(layout_, memory_.outer_weights.data(), trained());
 }
 
-// Final norm, then logits, loss and (with backward) the gradient of the residual stream, a chunk of tokens at a time.
-void Model::head(size_t rows, float dloss, bool backward) {
-    const ModelConfig& c = layout_.config;
-    const size_t C = c.C, V = c.V, chunk = static_cast<size_t>(layout_.head_chunk_rows);
-    const Role head_role = c.tied_head ? Role::token_embedding : Role::head;
-    final_norm_forward(rows);
-    for (size_t first = 0; first < rows; first += chunk) {
-        const size_t n = std::min(chunk, rows - first);
-        head_logits(first, n);
-        cross_entropy(outer_.losses + first, chunk_logits_, outer_.targets + first, n, c.V, dloss, backward, compute_);
-        if (!backward) continue;
-        real* const chunk_norm = outer_.final_norm + first * C;  // becomes its own gradient, last of all
-        if (float* const dw = outer_grad(head_role))
-            matmul_backward_weight(MatmulBackwardWeight<real>{.dw = dw,
-                                                              .dy = chunk_logits_,
-                                                              .x = chunk_norm,
-                                                              .rows = n,
-                                                              .N = c.V,
-                                                              .K = c.C,
-                                                              .ld_dy = V,
-                                                              .ld_x = C},
-                                   compute_);
-        matmul_backward_input(MatmulBackwardInput<real>{.dx = chunk_norm,
-                                                        .dy = chunk_logits_,
-                                                        .w = outer_weight(head_role),
-                                                        .rows = n,
-                                                        .N = c.V,
-                                                        .K = c.C,
-                                                        .ld_dx = C,
-                                                        .ld_dy = V},
-                              compute_);
+Model::~Model() {
+    // Buffers go only when nothing uses them any more; an error is the next synchronize's business, not a destructor's.
+    for (Stream* stream : {&compute_, &transfer_}) {
+        try {
+            stream->synchronize();
+        } catch (const std::exception& e) {
+            std::fprintf(stderr, "warning: %s\n", e.what());
+        }
     }
-    if (!backward) return;
-    fill_async(dresidual_, 0, rows * C * sizeof(real), compute_);
-    norm_backward(c, dresidual_, outer_grad(Role::final_norm_weight), outer_grad(Role::final_norm_bias),
-                  outer_.final_norm, residual(c.L), outer_weight(Role::final_norm_weight), {outer_.mean, outer_.rstd},
-                  rows, compute_);
-}
-
-void Model::backward_layers(const MicroBatch& batch) {
-    const ModelConfig& c = layout_.config;
-    const int low = layout_.lowest_trained_layer;
-    BlockContext ctx = context(batch, true);
-    for (int l = c.L - 1; l >= low; --l) {
-        const offload::LayerView view = manager_->begin_layer(l);
-        ctx.dropout.key.layer = l;
-        const BlockWeights weights = block_weights(l, view);
-        if (l == 0 && layout_.embedding_recomputed) embed(ctx);
-        if (layout_.settings.recompute == Recompute::block)
-            block_forward(ctx, nullptr, residual(l), weights, adapters_[l], activations(l, Pass::backward));
-        block_backward(ctx, dresidual_, residual(l), weights, block_grads(l), adapters_[l],
-                       activations(l, Pass::backward), scratch_, l > low || layout_.embeddings_trained);
-        manager_->end_layer(l);
-    }
-    if (!layout_.embeddings_trained) return;
-    embedding_backward(EmbeddingBackward<real>{.dwte = outer_grad(Role::token_embedding),
-                                               .dwpe = outer_grad(Role::position_embedding),
-                                               .dx = dresidual_,
-                                               .tokens = outer_.tokens,
-                                               .doc_start = ctx.doc_start,
-                                               .rows = ctx.rows(),
-                                               .T_len = batch.T,
-                                               .C = c.C,
-                                               .V = c.V},
-                       compute_);
-}
-
-void Model::forward_backward(const MicroBatch& batch, float dloss) {
-    const size_t rows = static_cast<size_t>(batch.B) * batch.T;
-    forward_batch(batch, true);
-    head(rows, dloss, true);
-    sum_losses(outer_.train_loss_sum, outer_.losses, rows, true, compute_);
-    backward_layers(batch);
-}
-
-void Model::evaluate(const MicroBatch& batch, bool accumulate) {
-    const size_t rows = static_cast<size_t>(batch.B) * batch.T;
-    forward_batch(batch, false);
-    head(rows, 0, false);
-    sum_losses(outer_.eval_loss_sum, outer_.losses, rows, accumulate, compute_);
-}
-
-std::vector<float> Model::logits(const MicroBatch& batch, size_t first_row, size_t rows) {
-    const size_t V = layout_.config.V, chunk = static_cast<size_t>(layout_.head_chunk_rows);
-    forward_batch(batch, false);
-    final_norm_forward(static_cast<size_t>(batch.B) * batch.T);
-    std::vector<float> all(rows * V);
-    std::vector<real> part(std::min(chunk, rows) * V);
-    for (size_t first = 0; first < rows; first += chunk) {
-        const size_t n = std::min(chunk, rows - first);
-        head_logits(first_row + first, n);
-        copy_async(part.data(), chunk_logits_, n * V * sizeof(real), CopyKind::device_to_host, compute_);
-        compute_.synchronize();
-        for (size_t i = 0; i < n * V; ++i) all[first * V + i] = to_float(part[i]);
-    }
-    return all;
-}
-
-std::vector<float> Model::next_logits(const std::vector<int32_t>& tokens) {
-    const ModelSettings& s = layout_.settings;
-    if (tokens.empty() || tokens.size() > static_cast<size_t>(s.cache_positions - cached_))
-        throw std::logic_error("next_logits: " + std::to_string(tokens.size()) + " tokens behind " +
-                               std::to_string(cached_) + "; the cache holds " + std::to_string(s.cache_positions));
-    const size_t most_rows = static_cast<size_t>(s.B) * static_cast<size_t>(s.T);
-    size_t rows = 0;  // of the last piece
-    for (size_t first = 0; first < tokens.size(); first += rows) {
-        rows = std::min(most_rows, tokens.size() - first);
-        MicroBatch piece;
-        piece.B = 1;
-        piece.T = static_cast<int>(rows);
-        const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
-        piece.tokens.assign(begin, begin + static_cast<std::ptrdiff_t>(rows));
-        send_tokens(piece);
-        BlockContext ctx = context(piece, false);
-        ctx.cache = layer_cache(0);
-        forward_layers(ctx);
-        cached_ += piece.T;
-    }
-    final_norm_forward(rows);
-    head_logits(rows - 1, 1);
-    const size_t V = layout_.config.V;
-    std::vector<real> row(V);
-    copy_async(row.data(), chunk_logits_, V * sizeof(real), CopyKind::device_to_host, compute_);
-    compute_.synchronize();
-    std::vector<float> logits(V);
-    for (size_t i = 0; i < V; ++i) logits[i] = to_float(row[i]);
-    return logits;
 }
 
 }  // namespace slab::train

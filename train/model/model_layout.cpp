@@ -87,85 +87,89 @@ size_t times(size_t a, size_t b) {
     return product;
 }
 
-std::array<int, kRoles> no_index() {
-    std::array<int, kRoles> index;
-    index.fill(-1);
-    return index;
+void place_in_slab(TensorGroup& group, Placed& tensor) {
+    tensor.in_slab = group.slab.add(tensor.spec.name, tensor.spec.elems() * sizeof(real));
 }
 
-// Adds the tensors to a slab; index[role] is filled in.
-void add_to_slab(offload::SlabLayout& slab, std::array<int, kRoles>& index, const TensorSpec& spec) {
-    index[index_of(spec.role)] = static_cast<int>(slab.add(spec.name, spec.elems() * sizeof(real)));
-}
-
-// Adds the parts of a tensor trained in full; index[role] is the first part.
-void add_to_trained(TrainedTable& table, std::array<int, kRoles>& index, const TensorSpec& spec, int layer) {
-    bool first = true;
+void place_in_trained(TrainedTable& table, Placed& tensor, int layer) {
+    const TensorSpec& spec = tensor.spec;
     for (const auto& part : spec.parts) {
-        const size_t at = table.add({.key = part.key,
-                                     .rows = part.rows,
-                                     .cols = spec.cols,
-                                     .matrix = spec.matrix,
-                                     .decay = spec.decay,
-                                     .transposed = spec.transposed,
-                                     .joined = !first,
-                                     .layer = layer});
-        if (first) index[index_of(spec.role)] = static_cast<int>(at);
-        first = false;
+        const bool first = !tensor.in_trained;
+        const size_t index = table.add({.key = part.key,
+                                        .kind = TrainedKind::base,
+                                        .rows = part.rows,
+                                        .cols = spec.cols,
+                                        .matrix = spec.matrix,
+                                        .decay = spec.decay,
+                                        .transposed = spec.transposed,
+                                        .joined = !first,
+                                        .layer = layer});
+        if (first) tensor.in_trained = index;
     }
 }
 
-void add_adapters(ModelLayout& m, int layer) {
+// Of each linear layer first every A, so that they are one matrix, then every B.
+void place_adapters(ModelLayout& m, TensorGroup& group, int layer) {
     const LoraSettings& lora = *m.settings.lora;
-    const auto modules = adapted_modules(m.config, lora, layer);
     const size_t r = static_cast<size_t>(lora.r);
-    for (int linear = 0; linear < kLinears; ++linear) {
-        auto& slots = m.adapters[layer][linear];
-        for (const auto& module : modules)
-            if (static_cast<int>(module.linear) == linear) slots.push_back({module, 0, 0});
-        const auto add = [&](const std::string& key, size_t rows, size_t cols, bool joined) {
-            return m.trained.add({key, rows, cols, true, true, false, joined, layer});
-        };
-        for (auto& slot : slots)
-            slot.A = add(peft_key(slot.module.path, 'A'), r, slot.module.in, &slot != &slots.front());
-        for (auto& slot : slots) slot.B = add(peft_key(slot.module.path, 'B'), slot.module.out, r, false);
-        m.adapter_extent.R[linear] = std::max(m.adapter_extent.R[linear], r * slots.size());
+    for (auto& module : adapted_modules(m.config, lora, layer)) group.adapters.push_back({std::move(module), 0, 0});
+    const auto add = [&](const std::string& path, TrainedKind kind, size_t rows, size_t cols, bool joined) {
+        return m.trained.add({.key = peft_key(path, kind == TrainedKind::lora_A ? 'A' : 'B'),
+                              .kind = kind,
+                              .rows = rows,
+                              .cols = cols,
+                              .matrix = true,
+                              .decay = true,
+                              .transposed = false,
+                              .joined = joined,
+                              .layer = layer});
+    };
+    for (const Linear linear : {Linear::qkv, Linear::o, Linear::fc, Linear::down}) {
+        size_t ranks = 0;
+        for (auto& [module, A, B] : group.adapters) {
+            if (module.linear != linear) continue;
+            A = add(module.path, TrainedKind::lora_A, r, module.in, ranks != 0);
+            ranks += r;
+        }
+        for (auto& [module, A, B] : group.adapters)
+            if (module.linear == linear) B = add(module.path, TrainedKind::lora_B, module.out, r, false);
+        size_t& largest = m.adapter_extent.r[static_cast<size_t>(linear)];
+        largest = std::max(largest, ranks);
     }
 }
 
+// What is outside the layers is trained with everything else. With freeze_layers the embeddings are frozen, and so is a
+// tied head.
+bool is_trained_in_full(const ModelLayout& m, const TensorSpec& spec, int layer) {
+    if (m.settings.lora) return false;
+    if (layer >= 0) return layer >= m.settings.freeze_layers;
+    const bool embedding = spec.role == Role::token_embedding || spec.role == Role::position_embedding;
+    return !embedding || m.embeddings_trained;
+}
+
+void place_tensors(ModelLayout& m, TensorGroup& group, std::vector<TensorSpec> specs, int layer) {
+    for (auto& spec : specs) {
+        Placed& tensor = group.tensors.emplace_back(Placed{std::move(spec), std::nullopt, std::nullopt});
+        if (is_trained_in_full(m, tensor.spec, layer))
+            place_in_trained(m.trained, tensor, layer);
+        else
+            place_in_slab(group, tensor);
+    }
+}
+
+// The trained table's order, layers before the outside, is that of the sums over all gradients.
 void lay_out_weights(ModelLayout& m) {
     const ModelConfig& c = m.config;
-    const ModelSettings& s = m.settings;
-    const bool full = !s.lora;
-    m.slabs.resize(c.L);
-    m.slab_index.assign(c.L, no_index());
-    m.full_index.assign(c.L, no_index());
-    m.adapters.resize(c.L);
+    m.embeddings_trained = !m.settings.lora && m.settings.freeze_layers == 0;
+    m.groups.resize(1 + static_cast<size_t>(c.L));
     for (int l = 0; l < c.L; ++l) {
-        m.layer_specs.push_back(layer_tensors(c, l));
-        const bool trained_in_full = full && l >= s.freeze_layers;
-        for (const auto& spec : m.layer_specs[l]) {
-            if (trained_in_full)
-                add_to_trained(m.trained, m.full_index[l], spec, l);
-            else
-                add_to_slab(m.slabs[l], m.slab_index[l], spec);
-        }
-        if (s.lora) add_adapters(m, l);
+        TensorGroup& group = m.groups[1 + static_cast<size_t>(l)];
+        place_tensors(m, group, layer_tensors(c, l), l);
+        if (m.settings.lora) place_adapters(m, group, l);
     }
-    // Outside the layers: trained with everything else; with freeze_layers the embeddings (and so a tied head) are
-    // frozen too.
-    m.outer_specs = outer_tensors(c);
-    m.outer_slab_index = m.outer_full_index = no_index();
-    m.embeddings_trained = full && s.freeze_layers == 0;
-    for (const auto& spec : m.outer_specs) {
-        const bool embedding = spec.role == Role::token_embedding || spec.role == Role::position_embedding;
-        if (full && (!embedding || m.embeddings_trained))
-            add_to_trained(m.trained, m.outer_full_index, spec, -1);
-        else
-            add_to_slab(m.outer_slab, m.outer_slab_index, spec);
-    }
+    place_tensors(m, m.groups[0], outer_tensors(c), -1);
     m.trained.finish();
-    m.adapter_extent.dropout = s.lora && s.lora->dropout > 0;
+    m.adapter_extent.dropout = m.settings.lora && m.settings.lora->dropout > 0;
 
     m.lowest_trained_layer = c.L;
     for (const auto& t : m.trained.tensors())
@@ -181,7 +185,7 @@ void lay_out_streaming(ModelLayout& m) {
             !m.settings.layer_offloading || std::find(resident.begin(), resident.end(), l) != resident.end();
         (stays ? m.resident_frozen : m.streamed).push_back(l);
     }
-    for (int l : m.streamed) m.slot_bytes = std::max(m.slot_bytes, m.slabs[l].total_bytes());
+    for (int l : m.streamed) m.slot_bytes = std::max(m.slot_bytes, m.layer(l).slab.total_bytes());
     m.slots = std::min<int>(m.settings.num_slots, static_cast<int>(m.streamed.size()));
 }
 
@@ -215,7 +219,8 @@ void lay_out_activations(ModelLayout& m) {
     const size_t fitting = kLogitsTargetBytes / row_bytes / kLogitsRowStep * kLogitsRowStep;
     m.head_chunk_rows = static_cast<int>(std::min(rows, std::max<size_t>(fitting, kLogitsRowStep)));
     const size_t logits_bytes = static_cast<size_t>(m.head_chunk_rows) * row_bytes;
-    m.logits_over_activations = m.head_over_activations && logits_bytes <= rows * fc_cols(c) * sizeof(real);
+    m.logits_over_activations =
+        m.head_over_activations && logits_bytes <= rows * shape_of(c, Linear::fc).N * sizeof(real);
     m.logits_bytes = m.logits_over_activations ? 0 : logits_bytes;
 }
 
@@ -226,8 +231,8 @@ OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& c, i
     const size_t rows = static_cast<size_t>(B) * T;
     OuterActivations a{};
     if (!head_over_activations) a.final_norm = carver.take<real>(rows * c.C);
-    if (c.norm == NormKind::layer_norm) a.mean = carver.take<float>(rows);
-    a.rstd = carver.take<float>(rows);
+    if (c.norm == NormKind::layer_norm) a.stats.mean = carver.take<float>(rows);
+    a.stats.rstd = carver.take<float>(rows);
     a.tokens = carver.take<int32_t>(rows);
     a.targets = carver.take<int32_t>(rows);
     a.doc_start = carver.take<int32_t>(rows);
@@ -235,6 +240,18 @@ OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& c, i
     a.train_loss_sum = carver.take<double>(1);
     a.eval_loss_sum = carver.take<double>(1);
     return a;
+}
+
+const Placed* TensorGroup::find(Role role) const {
+    for (const Placed& tensor : tensors)
+        if (tensor.spec.role == role) return &tensor;
+    return nullptr;
+}
+
+std::vector<offload::SlabLayout> ModelLayout::layer_slabs() const {
+    std::vector<offload::SlabLayout> slabs;
+    for (int l = 0; l < config.L; ++l) slabs.push_back(layer(l).slab);
+    return slabs;
 }
 
 int ModelLayout::residual_buffer(int layer_boundary) const {
@@ -270,18 +287,18 @@ size_t ModelLayout::cache_bytes() const {
 
 std::vector<PlanItem> ModelLayout::device_items() const {
     size_t resident_bytes = 0;
-    for (int l : resident_frozen) resident_bytes = plus(resident_bytes, slabs[l].total_bytes());
+    for (int l : resident_frozen) resident_bytes = plus(resident_bytes, layer(l).slab.total_bytes());
     const TrainedBytes t = trained_bytes(trained);
     using enum MemoryCategory;
     std::vector<PlanItem> items = {
-        {weights_resident, "embeddings, final norm, head (frozen)", outer_slab.total_bytes()},
+        {weights_resident, "embeddings, final norm, head (frozen)", outside().slab.total_bytes()},
         {weights_resident, std::to_string(resident_frozen.size()) + " frozen layers", resident_bytes},
         {weights_resident, "rotary table", rotary_bytes},
         {ring, std::to_string(slots) + " slots for " + std::to_string(streamed.size()) + " streamed layers",
          times(static_cast<size_t>(slots), slot_bytes)},
-        {adapters, settings.lora ? "A and B" : "as layers read them", t.params},
-        {adapters, "float32 masters", t.master},
-        {adapters, "gradients", t.grads},
+        {MemoryCategory::trained, settings.lora ? "A and B" : "as layers read them", t.params},
+        {MemoryCategory::trained, "float32 masters", t.master},
+        {MemoryCategory::trained, "gradients", t.grads},
         {optimizer, "exp_avg, exp_avg_sq, norm", plus(times(2, t.moments), t.control)},
         {activations, std::to_string(activation_sets) + " block activation sets",
          times(static_cast<size_t>(activation_sets), activation_set_bytes)},
@@ -307,11 +324,11 @@ size_t ModelLayout::device_bytes() const {
 
 std::vector<std::pair<std::string, size_t>> ModelLayout::host_items() const {
     size_t streamed_bytes = 0, staging_bytes = 0;
-    for (int l : streamed) streamed_bytes = plus(streamed_bytes, slabs[l].total_bytes());
-    for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, slabs[l].total_bytes());
+    for (int l : streamed) streamed_bytes = plus(streamed_bytes, layer(l).slab.total_bytes());
+    for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, layer(l).slab.total_bytes());
     std::vector<std::pair<std::string, size_t>> items = {
         {"slabs of " + std::to_string(streamed.size()) + " streamed layers", streamed_bytes},
-        {"staging while loading", std::max(staging_bytes, outer_slab.total_bytes())},
+        {"staging while loading", std::max(staging_bytes, outside().slab.total_bytes())},
         {"trained tensors while saving or resuming",
          times(kTrainedHostCopies, times(trained.parameter_count(), sizeof(float)))}};
     std::erase_if(items, [](const auto& item) { return item.second == 0; });

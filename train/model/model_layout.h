@@ -14,7 +14,7 @@
 #include "kernels/runtime/memory_account.h"
 #include "offload/slab_layout.h"
 #include "train/files/adapter_config.h"
-#include "train/model/block.h"
+#include "train/model/block_buffers.h"
 #include "train/model/carver.h"
 #include "train/model/trained_tensors.h"
 #include "train/spec/lora.h"
@@ -48,8 +48,7 @@ struct PlanItem {
 // What lies outside the blocks for one micro-batch. rows = B * T.
 struct OuterActivations {
     real* final_norm;        // [rows, C]; the head's backward turns it into its own gradient
-    float* mean;             // [rows], LayerNorm
-    float* rstd;             // [rows]
+    NormStats stats;         // of the final norm
     int32_t* tokens;         // [B, T]
     int32_t* targets;        // [B, T], kIgnoreTarget where masked
     int32_t* doc_start;      // [B, T]
@@ -61,30 +60,37 @@ struct OuterActivations {
 OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& config, int B, int T,
                                          bool head_over_activations);
 
-// The adapters of one linear of one layer, as indices into the trained table.
-struct AdapterSlot {
+// A tensor of the model and where its memory is. A trained tensor's parts follow each other in the trained table.
+struct Placed {
+    TensorSpec spec;
+    std::optional<size_t> in_slab;     // frozen: index in the group's slab
+    std::optional<size_t> in_trained;  // trained in full: index of its first part in the trained table
+};
+
+// An adapted module: indices of A and B in the trained table.
+struct PlacedAdapter {
     LinearModule module;
     size_t A, B;
+};
+
+// The tensors of one layer, or those outside the layers.
+struct TensorGroup {
+    std::vector<Placed> tensors;          // in the order of the tensor table
+    std::vector<PlacedAdapter> adapters;  // in the order of linear_modules()
+    offload::SlabLayout slab;             // of the frozen tensors; empty where all are trained
+
+    const Placed* find(Role role) const;  // null: this model has no such tensor
 };
 
 struct ModelLayout {
     ModelConfig config;
     ModelSettings settings;
 
-    // Frozen tensors: one slab per layer (empty where the layer is trained in full) and one for embeddings, final norm
-    // and head.
-    std::vector<std::vector<TensorSpec>> layer_specs;
-    std::vector<offload::SlabLayout> slabs;
-    std::vector<TensorSpec> outer_specs;              // all outer tensors, frozen or not
-    offload::SlabLayout outer_slab;                   // the frozen ones
-    std::array<int, kRoles> outer_slab_index;         // role -> tensor in outer_slab, -1: trained or absent
-    std::vector<std::array<int, kRoles>> slab_index;  // per layer, role -> tensor in its slab, -1
-
-    // Trained tensors.
+    // Tensors.
+    std::vector<TensorGroup> groups;  // [1 + L] the outside, then the layers
+    const TensorGroup& outside() const { return groups.front(); }
+    const TensorGroup& layer(int l) const { return groups.at(1 + static_cast<size_t>(l)); }
     TrainedTable trained;
-    std::vector<std::array<int, kRoles>> full_index;  // per layer, role -> first part in the table, -1: frozen
-    std::array<int, kRoles> outer_full_index;
-    std::vector<std::array<std::vector<AdapterSlot>, kLinears>> adapters;  // per layer and linear
     AdapterExtent adapter_extent;
     int lowest_trained_layer;  // backward visits L-1 down to this one; L when only the outside is trained
     bool embeddings_trained;
@@ -112,7 +118,8 @@ struct ModelLayout {
     size_t cache_layer_elems = 0;  // of one layer's keys in the cache, and of its values: [cache_positions, NKV, HD]
     size_t attention_workspace_bytes = 0;
 
-    bool layer_is_frozen(int layer) const { return slabs[static_cast<size_t>(layer)].total_bytes() != 0; }
+    bool layer_is_frozen(int l) const { return layer(l).slab.total_bytes() != 0; }
+    std::vector<offload::SlabLayout> layer_slabs() const;  // [L]
     int residual_buffer(int layer_boundary) const;  // which buffer holds the input of this layer (L: the last output)
     int activation_set(int layer) const;
 
@@ -130,19 +137,5 @@ struct ModelLayout {
 // Throws std::runtime_error when settings contradict each other or the model (K > L, layers out of range, R < P + 1,
 // ...).
 ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings);
-
-// The plan as a table, with what the budget leaves; reserved_bytes: driver and libraries. Names the flags that would
-// help when it does not fit.
-std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
-// Throws std::runtime_error with that advice when the plan exceeds the budget (0: no limit).
-void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
-
-// The same for what the device has, whatever the budget says. available_bytes: 0 when that is not known.
-void check_available(const ModelLayout& layout, size_t reserved_bytes, size_t available_bytes);
-// Throws std::runtime_error when what the plan puts into host memory (on the CPU backend device memory as well) exceeds
-// what the machine, or the container, has left.
-void check_host_memory(const ModelLayout& layout, size_t available_bytes);
-// The same of the address space that a limit (ulimit -v) leaves, where products on `threads` CPU threads map more.
-void check_address_space(const ModelLayout& layout, size_t free_bytes, int threads);
 
 }  // namespace slab::train

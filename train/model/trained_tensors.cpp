@@ -20,10 +20,10 @@ TrainedBytes trained_bytes(const TrainedTable& table) {
 TrainedTensors::TrainedTensors(Device& device, const TrainedTable& table) : table_(table) {
     const TrainedBytes bytes = trained_bytes(table);
     if (table.empty()) return;
-    params_ = DeviceBuffer(device, bytes.params, MemoryCategory::adapters, "trained weights");
+    params_ = DeviceBuffer(device, bytes.params, MemoryCategory::trained, "trained weights");
     if (bytes.master != 0)
-        master_ = DeviceBuffer(device, bytes.master, MemoryCategory::adapters, "float32 masters of trained weights");
-    grads_ = DeviceBuffer(device, bytes.grads, MemoryCategory::adapters, "gradients");
+        master_ = DeviceBuffer(device, bytes.master, MemoryCategory::trained, "float32 masters of trained weights");
+    grads_ = DeviceBuffer(device, bytes.grads, MemoryCategory::trained, "gradients");
     exp_avg_ = DeviceBuffer(device, bytes.moments, MemoryCategory::optimizer, "exp_avg");
     exp_avg_sq_ = DeviceBuffer(device, bytes.moments, MemoryCategory::optimizer, "exp_avg_sq");
     control_ = DeviceBuffer(device, sizeof(OptimizerControl), MemoryCategory::optimizer, "optimizer control");

@@ -17,6 +17,7 @@
 #include "train/files/adapter_files.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
+#include "train/files/transpose.h"
 #include "train/run/identity.h"
 #include "train/run/run_setup.h"
 #include "train/spec/text.h"
@@ -78,25 +79,24 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
     const ModelLayout& layout = context.layout;
     SafetensorsWriter writer;
     std::vector<float> turned;  // the tensor at hand in our orientation, where it is stored in the other
-    const auto add = [&](const TensorSpec& spec, const std::array<int, kRoles>& full_index) {
-        const int first = full_index[index_of(spec.role)];
+    const auto add = [&](const Placed& tensor) {
+        const TensorSpec& spec = tensor.spec;
         for (size_t p = 0; p < spec.parts.size(); ++p)
             writer.add(spec.parts[p].key, DType::f32, stored_shape(spec, spec.parts[p]),
-                       [&, spec = &spec, first, p](std::byte* dst) {
+                       [&, spec = &spec, first = tensor.in_trained, p](std::byte* dst) {
                            const TensorPart& part = spec->parts[p];
                            float* const stored = reinterpret_cast<float*>(dst);  // [stored_shape(*spec, part)]
                            if (spec->transposed) turned.resize(part.rows * spec->cols);
                            float* const ours = spec->transposed ? turned.data() : stored;  // [part.rows, spec->cols]
-                           if (first >= 0)
-                               model.trained().read_tensor(TrainedSet::weights, first + p, ours, model.compute());
+                           if (first)
+                               model.trained().read_tensor(TrainedSet::weights, *first + p, ours, model.compute());
                            else
                                read_frozen(context.weights, *spec, part, ours, model.compute().device().pool());
                            if (spec->transposed) transpose(ours, part.rows, spec->cols, stored);
                        });
     };
-    for (const auto& spec : layout.outer_specs) add(spec, layout.outer_full_index);
-    for (int l = 0; l < layout.config.L; ++l)
-        for (const auto& spec : layout.layer_specs[l]) add(spec, layout.full_index[l]);
+    for (const TensorGroup& group : layout.groups)
+        for (const Placed& tensor : group.tensors) add(tensor);
     writer.write(directory / kModelWeightsFile);
     data::write_file_atomically(directory / kModelConfigFile, context.config_json);
     const CopyReport report = copy_into(directory, context.companions);

@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <vector>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/generic_kernels.h"
 #include "train/run/flag_table.h"
 #include "train/run/run_setup.h"
 #include "train/spec/lora.h"

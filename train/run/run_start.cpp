@@ -8,6 +8,8 @@
 #include "train/files/adapter_files.h"
 #include "train/files/base_tokenizer.h"
 #include "train/files/model_directory.h"
+#include "train/model/link_rate.h"
+#include "train/model/memory_plan.h"
 #include "train/model/sampler.h"
 #include "train/run/identity.h"
 #include "train/run/idle_flags.h"
@@ -221,7 +223,7 @@ void Run::load_model() {
          << "\n"
          << std::flush;
     if (!layout_->streamed.empty()) out_ << "host memory: " << model_->slabs().report() << "\n";
-    if (!layout_->streamed.empty()) link_gbps_ = model_->measure_link_gbps();
+    if (!layout_->streamed.empty()) link_gbps_ = measure_link_gbps(*model_);
     loop_ = std::make_unique<StepLoop>(*model_);
 }
 

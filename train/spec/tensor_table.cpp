@@ -1,76 +1,99 @@
-// The table of weights, family by family. See tensor_table.h.
+// Key names family by family; everything else about a tensor follows from the config.
 #include "train/spec/tensor_table.h"
 
-#include <algorithm>
+#include <stdexcept>
 
 namespace slab::train {
 
+LinearShape shape_of(const ModelConfig& c, Linear linear) {
+    const size_t C = c.C, I = c.I;
+    switch (linear) {
+        case Linear::qkv:
+            return {.N = query_cols(c) + 2 * key_cols(c), .K = C};
+        case Linear::o:
+            return {.N = C, .K = query_cols(c)};
+        case Linear::fc:  // gate and up side by side for SwiGLU
+            return {.N = c.activation == Activation::swiglu ? 2 * I : I, .K = C};
+        case Linear::down:
+            return {.N = C, .K = I};
+    }
+    throw std::logic_error("linear layer without a shape");
+}
+
+LinearRoles roles_of(Linear linear) {
+    switch (linear) {
+        case Linear::qkv:
+            return {Role::qkv_weight, Role::qkv_bias};
+        case Linear::o:
+            return {Role::o_weight, Role::o_bias};
+        case Linear::fc:
+            return {Role::fc_weight, Role::fc_bias};
+        case Linear::down:
+            return {Role::down_weight, Role::down_bias};
+    }
+    throw std::logic_error("linear layer without roles");
+}
+
 namespace {
-
-// Collects the tensors of one layer (or of the outside) under a common key prefix.
-struct TableBuilder {
-    std::string prefix;
-    bool transposed;  // matrices are Conv1D's
-    std::vector<TensorSpec> specs;
-
-    void vector(Role role, const char* name, size_t n, std::vector<TensorPart> parts) {
-        for (auto& part : parts) part.key = prefix + part.key;
-        specs.push_back({role, name, n, 1, false, false, false, std::move(parts)});
-    }
-    void vector(Role role, const char* name, size_t n, const char* key) { vector(role, name, n, {{key, n}}); }
-    void matrix(Role role, const char* name, size_t rows, size_t cols, std::vector<TensorPart> parts) {
-        for (auto& part : parts) part.key = prefix + part.key;
-        specs.push_back({role, name, rows, cols, true, true, transposed, std::move(parts)});
-    }
-    void matrix(Role role, const char* name, size_t rows, size_t cols, const char* key) {
-        matrix(role, name, rows, cols, {{key, rows}});
-    }
-};
 
 std::string layer_prefix(const ModelConfig& c, int layer) {
     return (c.family == Family::gpt2 ? "transformer.h." : "model.layers.") + std::to_string(layer) + ".";
 }
 
-std::vector<TensorSpec> gpt2_layer(const ModelConfig& c, int layer) {
-    TableBuilder t{layer_prefix(c, layer), true, {}};
-    const size_t C = c.C, I = c.I;
-    t.vector(Role::norm1_weight, "norm1.weight", C, "ln_1.weight");
-    t.vector(Role::norm1_bias, "norm1.bias", C, "ln_1.bias");
-    t.matrix(Role::qkv_weight, "qkv.weight", 3 * C, C, "attn.c_attn.weight");
-    t.vector(Role::qkv_bias, "qkv.bias", 3 * C, "attn.c_attn.bias");
-    t.matrix(Role::o_weight, "o.weight", C, C, "attn.c_proj.weight");
-    t.vector(Role::o_bias, "o.bias", C, "attn.c_proj.bias");
-    t.vector(Role::norm2_weight, "norm2.weight", C, "ln_2.weight");
-    t.vector(Role::norm2_bias, "norm2.bias", C, "ln_2.bias");
-    t.matrix(Role::fc_weight, "fc.weight", I, C, "mlp.c_fc.weight");
-    t.vector(Role::fc_bias, "fc.bias", I, "mlp.c_fc.bias");
-    t.matrix(Role::down_weight, "down.weight", C, I, "mlp.c_proj.weight");
-    t.vector(Role::down_bias, "down.bias", C, "mlp.c_proj.bias");
-    return t.specs;
+const char* name_of(Linear linear) {
+    constexpr const char* names[kLinears] = {"qkv", "o", "fc", "down"};
+    return names[static_cast<int>(linear)];
 }
 
-std::vector<TensorSpec> llama_layer(const ModelConfig& c, int layer) {
-    TableBuilder t{layer_prefix(c, layer), false, {}};
-    const size_t C = c.C, I = c.I, HD = c.HD, QC = attn_cols(c), KC = static_cast<size_t>(c.NKV) * HD;
-    t.vector(Role::norm1_weight, "norm1.weight", C, "input_layernorm.weight");
-    t.matrix(Role::qkv_weight, "qkv.weight", QC + 2 * KC, C,
-             {{"self_attn.q_proj.weight", QC}, {"self_attn.k_proj.weight", KC}, {"self_attn.v_proj.weight", KC}});
-    if (c.qkv_bias)
-        t.vector(Role::qkv_bias, "qkv.bias", QC + 2 * KC,
-                 {{"self_attn.q_proj.bias", QC}, {"self_attn.k_proj.bias", KC}, {"self_attn.v_proj.bias", KC}});
-    if (c.qk_norm) {
-        t.vector(Role::q_norm, "q_norm.weight", HD, "self_attn.q_norm.weight");
-        t.vector(Role::k_norm, "k_norm.weight", HD, "self_attn.k_norm.weight");
+// Collects the tensors of one layer, or of the outside. Keys are full keys.
+struct TableBuilder {
+    std::vector<TensorSpec> specs;
+
+    void vector(Role role, std::string name, size_t n, Init init, std::vector<TensorPart> parts) {
+        specs.push_back({.role = role,
+                         .name = std::move(name),
+                         .rows = n,
+                         .cols = 1,
+                         .matrix = false,
+                         .decay = false,
+                         .transposed = false,
+                         .init = init,
+                         .parts = std::move(parts)});
     }
-    t.matrix(Role::o_weight, "o.weight", C, QC, "self_attn.o_proj.weight");
-    if (c.o_bias) t.vector(Role::o_bias, "o.bias", C, "self_attn.o_proj.bias");
-    t.vector(Role::norm2_weight, "norm2.weight", C, "post_attention_layernorm.weight");
-    t.matrix(Role::fc_weight, "fc.weight", 2 * I, C, {{"mlp.gate_proj.weight", I}, {"mlp.up_proj.weight", I}});
-    if (c.mlp_bias) t.vector(Role::fc_bias, "fc.bias", 2 * I, {{"mlp.gate_proj.bias", I}, {"mlp.up_proj.bias", I}});
-    t.matrix(Role::down_weight, "down.weight", C, I, "mlp.down_proj.weight");
-    if (c.mlp_bias) t.vector(Role::down_bias, "down.bias", C, "mlp.down_proj.bias");
-    return t.specs;
-}
+    void vector(Role role, std::string name, size_t n, Init init, const std::string& key) {
+        vector(role, std::move(name), n, init, std::vector<TensorPart>{{key, n}});
+    }
+
+    void matrix(Role role, std::string name, const LinearShape& shape, std::vector<TensorPart> parts,
+                Init init = Init::normal, bool transposed = false) {
+        specs.push_back({.role = role,
+                         .name = std::move(name),
+                         .rows = shape.N,
+                         .cols = shape.K,
+                         .matrix = true,
+                         .decay = true,
+                         .transposed = transposed,
+                         .init = init,
+                         .parts = std::move(parts)});
+    }
+
+    // The weight [N, K] and, where the model has one, the bias [N] of a linear layer: its modules' rows in their order.
+    void linear(const ModelConfig& c, Linear which, bool with_bias, const std::vector<LinearModule>& modules) {
+        const LinearShape shape = shape_of(c, which);
+        std::vector<TensorPart> weights, biases;
+        for (const LinearModule& module : modules) {
+            if (module.linear != which) continue;
+            weights.push_back({module.path + ".weight", module.out});
+            biases.push_back({module.path + ".bias", module.out});
+        }
+        const bool ends_branch = which == Linear::o || which == Linear::down;
+        const LinearRoles roles = roles_of(which);
+        const std::string name = name_of(which);
+        matrix(roles.weight, name + ".weight", shape, std::move(weights),
+               ends_branch ? Init::residual_normal : Init::normal, c.family == Family::gpt2);
+        if (with_bias) vector(roles.bias, name + ".bias", shape.N, Init::zero, std::move(biases));
+    }
+};
 
 }  // namespace
 
@@ -79,31 +102,41 @@ std::vector<size_t> stored_shape(size_t rows, size_t cols, bool matrix, bool tra
     return transposed ? std::vector<size_t>{cols, rows} : std::vector<size_t>{rows, cols};
 }
 
-void transpose(const float* src, size_t rows, size_t cols, float* dst) {
-    // In squares, so that both sides are read and written a cache line at a time.
-    constexpr size_t kSide = 16;
-    for (size_t row0 = 0; row0 < rows; row0 += kSide)
-        for (size_t col0 = 0; col0 < cols; col0 += kSide)
-            for (size_t row = row0; row < std::min(rows, row0 + kSide); ++row)
-                for (size_t col = col0; col < std::min(cols, col0 + kSide); ++col)
-                    dst[col * rows + row] = src[row * cols + col];
-}
-
 std::vector<TensorSpec> layer_tensors(const ModelConfig& c, int layer) {
-    return c.family == Family::gpt2 ? gpt2_layer(c, layer) : llama_layer(c, layer);
+    const size_t C = c.C, HD = c.HD;
+    const bool gpt2 = c.family == Family::gpt2, norm_bias = c.norm == NormKind::layer_norm;
+    const std::string prefix = layer_prefix(c, layer), norm1 = prefix + (gpt2 ? "ln_1" : "input_layernorm"),
+                      norm2 = prefix + (gpt2 ? "ln_2" : "post_attention_layernorm");
+    const std::vector<LinearModule> modules = linear_modules(c, layer);
+    TableBuilder t;
+    t.vector(Role::norm1_weight, "norm1.weight", C, Init::one, norm1 + ".weight");
+    if (norm_bias) t.vector(Role::norm1_bias, "norm1.bias", C, Init::zero, norm1 + ".bias");
+    t.linear(c, Linear::qkv, c.qkv_bias, modules);
+    if (c.qk_norm) {
+        t.vector(Role::q_norm, "q_norm.weight", HD, Init::one, prefix + "self_attn.q_norm.weight");
+        t.vector(Role::k_norm, "k_norm.weight", HD, Init::one, prefix + "self_attn.k_norm.weight");
+    }
+    t.linear(c, Linear::o, c.o_bias, modules);
+    t.vector(Role::norm2_weight, "norm2.weight", C, Init::one, norm2 + ".weight");
+    if (norm_bias) t.vector(Role::norm2_bias, "norm2.bias", C, Init::zero, norm2 + ".bias");
+    t.linear(c, Linear::fc, c.mlp_bias, modules);
+    t.linear(c, Linear::down, c.mlp_bias, modules);
+    return t.specs;
 }
 
 std::vector<TensorSpec> outer_tensors(const ModelConfig& c) {
-    const size_t C = c.C, V = c.V;
+    const size_t C = c.C, V = c.V, positions = static_cast<size_t>(c.max_positions);
     const bool gpt2 = c.family == Family::gpt2;
-    TableBuilder t{gpt2 ? "transformer." : "model.", false, {}};
-    t.matrix(Role::token_embedding, "token_embedding", V, C, gpt2 ? "wte.weight" : "embed_tokens.weight");
+    const std::string prefix = gpt2 ? "transformer." : "model.", norm = prefix + (gpt2 ? "ln_f" : "norm");
+    TableBuilder t;
+    t.matrix(Role::token_embedding, "token_embedding", {V, C},
+             {{prefix + (gpt2 ? "wte.weight" : "embed_tokens.weight"), V}});
     if (c.learned_positions)
-        t.matrix(Role::position_embedding, "position_embedding", static_cast<size_t>(c.max_positions), C, "wpe.weight");
-    t.vector(Role::final_norm_weight, "final_norm.weight", C, gpt2 ? "ln_f.weight" : "norm.weight");
-    if (c.norm == NormKind::layer_norm) t.vector(Role::final_norm_bias, "final_norm.bias", C, "ln_f.bias");
-    t.prefix.clear();
-    if (!c.tied_head) t.matrix(Role::head, "head", V, C, "lm_head.weight");
+        t.matrix(Role::position_embedding, "position_embedding", {positions, C}, {{prefix + "wpe.weight", positions}});
+    t.vector(Role::final_norm_weight, "final_norm.weight", C, Init::one, norm + ".weight");
+    if (c.norm == NormKind::layer_norm)
+        t.vector(Role::final_norm_bias, "final_norm.bias", C, Init::zero, norm + ".bias");
+    if (!c.tied_head) t.matrix(Role::head, "head", {V, C}, {{"lm_head.weight", V}});
     return t.specs;
 }
 
@@ -121,20 +154,36 @@ size_t parameter_count(const ModelConfig& c) {
 }
 
 std::vector<LinearModule> linear_modules(const ModelConfig& c, int layer) {
-    const std::string p = layer_prefix(c, layer);
-    const size_t C = c.C, I = c.I, QC = attn_cols(c), KC = static_cast<size_t>(c.NKV) * c.HD;
-    if (c.family == Family::gpt2)
-        return {{p + "attn.c_attn", Linear::qkv, C, 3 * C, 0, 0},
-                {p + "attn.c_proj", Linear::o, C, C, 0, 1},
-                {p + "mlp.c_fc", Linear::fc, C, I, 0, 2},
-                {p + "mlp.c_proj", Linear::down, I, C, 0, 3}};
-    return {{p + "self_attn.q_proj", Linear::qkv, C, QC, 0, 0},
-            {p + "self_attn.k_proj", Linear::qkv, C, KC, QC, 1},
-            {p + "self_attn.v_proj", Linear::qkv, C, KC, QC + KC, 2},
-            {p + "self_attn.o_proj", Linear::o, QC, C, 0, 3},
-            {p + "mlp.gate_proj", Linear::fc, C, I, 0, 4},
-            {p + "mlp.up_proj", Linear::fc, C, I, I, 5},
-            {p + "mlp.down_proj", Linear::down, I, C, 0, 6}};
+    const std::string prefix = layer_prefix(c, layer);
+    std::vector<LinearModule> modules;
+    const auto add = [&](Linear linear, const char* name, size_t out) {
+        size_t first_col = 0;  // after the modules of the same linear layer
+        for (const LinearModule& m : modules)
+            if (m.linear == linear) first_col += m.out;
+        modules.push_back({.path = prefix + name,
+                           .linear = linear,
+                           .in = shape_of(c, linear).K,
+                           .out = out,
+                           .first_col = first_col,
+                           .site = static_cast<int>(modules.size())});
+    };
+    const auto add_whole = [&](Linear linear, const char* name) { add(linear, name, shape_of(c, linear).N); };
+    if (c.family == Family::gpt2) {
+        add_whole(Linear::qkv, "attn.c_attn");
+        add_whole(Linear::o, "attn.c_proj");
+        add_whole(Linear::fc, "mlp.c_fc");
+        add_whole(Linear::down, "mlp.c_proj");
+    } else {
+        const size_t gate_cols = shape_of(c, Linear::fc).N / 2;
+        add(Linear::qkv, "self_attn.q_proj", query_cols(c));
+        add(Linear::qkv, "self_attn.k_proj", key_cols(c));
+        add(Linear::qkv, "self_attn.v_proj", key_cols(c));
+        add_whole(Linear::o, "self_attn.o_proj");
+        add(Linear::fc, "mlp.gate_proj", gate_cols);
+        add(Linear::fc, "mlp.up_proj", gate_cols);
+        add_whole(Linear::down, "mlp.down_proj");
+    }
+    return modules;
 }
 
 bool is_ignorable_key(const ModelConfig& c, const std::string& key) {

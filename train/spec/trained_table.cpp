@@ -1,4 +1,4 @@
-// Tensors that decay come first: AdamW runs over two ranges.
+// Offsets: first the tensors that decay, then the others, each in the order of add().
 #include "train/spec/trained_table.h"
 
 #include <stdexcept>

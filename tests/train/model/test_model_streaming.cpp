@@ -183,7 +183,7 @@ TEST_SUITE("cpu") {
             for (int R = 2; R <= L; ++R) {
                 TinyRun run(base, streamed(tiny_settings(), 1, R, residents));
                 const uint64_t N = run.layout.streamed.size(), slots = std::min<uint64_t>(R, N);
-                const uint64_t slab_bytes = run.layout.slabs[0].total_bytes();
+                const uint64_t slab_bytes = run.layout.layer(0).slab.total_bytes();
                 auto& offload = run.model.offload();
                 CAPTURE(N);
                 CAPTURE(R);

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "tests/tiny_model.h"
+#include "train/model/memory_plan.h"
 #include "train/model/sampler.h"
 
 using namespace slab;
@@ -108,8 +109,7 @@ TEST_SUITE("cpu") {
                 CHECK(account.peak_bytes(category) == by_category[category]);
             }
             size_t slab_bytes = 0;
-            for (const int l : run.layout.streamed)
-                slab_bytes += run.layout.slabs[static_cast<size_t>(l)].total_bytes();
+            for (const int l : run.layout.streamed) slab_bytes += run.layout.layer(l).slab.total_bytes();
             size_t planned_slab_bytes = 0;
             for (const auto& [what, bytes] : run.layout.host_items())
                 if (what.starts_with("slabs of")) planned_slab_bytes += bytes;

@@ -5,6 +5,7 @@
 
 #include "tests/fake_tokenizer.h"
 #include "tests/tiny_model.h"
+#include "train/model/memory_plan.h"
 #include "train/model/sampler.h"
 #include "train/spec/micro_batch.h"
 
