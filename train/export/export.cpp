@@ -107,6 +107,7 @@ Adapter::Adapter(const fs::path& directory, const ModelConfig& config)
     TrainedTable table;
     const auto add = [&](const LinearModule& module, char which, size_t rows, size_t cols) {
         table.add({.key = peft_key(module.path, which),
+                   .kind = which == 'A' ? TrainedKind::lora_A : TrainedKind::lora_B,
                    .rows = rows,
                    .cols = cols,
                    .matrix = true,

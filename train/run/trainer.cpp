@@ -359,7 +359,7 @@ void Run::finish() {
     if (!layout_->streamed.empty()) {
         const size_t all_slabs =
             std::accumulate(layout_->streamed.begin(), layout_->streamed.end(), size_t{0},
-                            [&](size_t sum, int l) { return sum + layout_->slabs[l].total_bytes(); });
+                            [&](size_t sum, int l) { return sum + layout_->layer(l).slab.total_bytes(); });
         uint64_t visits = 0;  // of streamed layers, in one micro-batch
         for (const int layer : layout_->training_visits())
             visits += std::binary_search(layout_->streamed.begin(), layout_->streamed.end(), layer);
