@@ -108,7 +108,7 @@ void run_forward(const LoraForward<Number>& a, const LoraGroup<Number>& g, const
             run.drop(module_dropout(a.x_dropped, a.x, a.rows, g.K, m, d, false));
             run.forward(through_a<Number>(xa, a.x_dropped, rows_of(m, g), a.rows, m.r, g));
         }
-        if (!a.y) continue;
+        if (a.xa_only) continue;
         Number* y = a.y + m.first_col;  // [rows, N], stride ld_y
         const Number* add = a.accumulate ? y : a.add ? a.add + m.first_col : nullptr;
         run.forward(MatmulForward<Number>{.y = y,

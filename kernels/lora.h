@@ -45,7 +45,7 @@ struct LoraDropout {
 // y (+=, or = with `add` on top) adapters(x), in the columns of the modules; keeps xa for backward.
 template <class Number>
 struct LoraForward {
-    Number* y;          // [rows, N_total], stride ld_y; null: only xa is computed (recomputation)
+    Number* y;          // [rows, N_total], stride ld_y
     Number* xa;         // [rows, r of the group] = drop(x) · Aᵀ
     const Number* x;    // [rows, K]
     Number* x_dropped;  // [rows, K] scratch, only with dropout, else null
@@ -53,6 +53,7 @@ struct LoraForward {
     size_t ld_y;
     bool accumulate = true;       // +=; otherwise y need hold nothing before
     const Number* add = nullptr;  // [rows, N_total], stride ld_y, or null; only without accumulate
+    bool xa_only = false;         // recomputation: y is not written
 };
 
 template <class Number>

@@ -1,5 +1,5 @@
-// Models so small that a test trains hundreds of them: one of each family, with odd sizes and all that the families
-// differ in. They are written as Hugging Face files, with weights that leave no term near zero.
+// Models small enough that a test trains hundreds of them, one of each family, with odd sizes. They are written as
+// Hugging Face files, with weights that leave no term near zero.
 //
 // All numbers are functions of the seeds given, so a failure repeats. Two runs are compared bit by bit. The first
 // difference is reported with the tensor's name and coordinates.
@@ -42,8 +42,7 @@ inline const std::vector<std::string>& tiny_families() {
     return names;
 }
 
-// gpt2: tied. llama: untied, llama3 rotary scaling, every bias. qwen2: tied. qwen3: untied, head size apart from C /
-// NH.
+// gpt2: tied. llama: untied, llama3 rotary scaling, every bias. qwen2: tied. qwen3: untied, HD differs from C / NH.
 inline train::ModelConfig tiny_config(const std::string& family, int L = 5) {
     train::ModelConfig c;
     c.L = L;
@@ -76,7 +75,7 @@ inline train::ModelConfig tiny_config(const std::string& family, int L = 5) {
     return c;
 }
 
-// config.json and model.safetensors. `edit` may change a tensor's values (a part's, where several are joined).
+// Writes config.json and model.safetensors. `edit` may change the values of each part of a tensor.
 inline void write_tiny_model(
     const std::filesystem::path& directory, const train::ModelConfig& config,
     const std::function<void(const train::TensorSpec& spec, std::vector<float>& values)>& edit = {}) {
@@ -147,7 +146,7 @@ inline train::ModelSettings streamed(train::ModelSettings s, int P, int R, std::
 
 struct BatchShape {
     int B = 2, T = 9;
-    double masked = 0.3;  // share of the places without a target; one always has one
+    double masked = 0.3;  // share of the positions without a target; one target is always left
     bool documents = false;
     uint64_t first_sample = 0;
 };
@@ -176,7 +175,7 @@ inline train::MicroBatch tiny_batch(const train::ModelConfig& config, const Batc
     return batch;
 }
 
-// A model with all that it needs.
+// A model with its device, weights, layout and step loop.
 struct TinyRun {
     Device device;
     train::BaseWeights weights;
@@ -217,11 +216,11 @@ inline std::vector<train::MicroBatch> tiny_step_data(const train::ModelConfig& c
     return batches;
 }
 
-// The results of some steps of training.
+// Results of some steps of training.
 struct Outcome {
-    std::vector<double> losses;             // a step each
-    std::vector<float> grad_norms;          // a step each
-    std::vector<std::vector<float>> grads;  // a step each, table order, not clipped
+    std::vector<double> losses;             // of each step
+    std::vector<float> grad_norms;          // of each step
+    std::vector<std::vector<float>> grads;  // of each step, table order, not clipped
     std::vector<float> weights, exp_avg, exp_avg_sq;
 };
 
@@ -246,7 +245,7 @@ inline Outcome train_steps(TinyRun& run, int steps, int micro_batches = 2) {
     return outcome;
 }
 
-// The first element whose bits differ, with tensor and coordinates; empty when there is none. Packed in table order.
+// The first element whose bits differ, with tensor and coordinates, or "". Both are packed in table order.
 inline std::string first_difference(const train::TrainedTable& table, const std::vector<float>& got,
                                     const std::vector<float>& want) {
     if (got.size() != want.size() || got.size() != table.parameter_count()) return "sizes differ";
@@ -278,7 +277,7 @@ inline std::string first_difference(const train::TrainedTable& table, const Outc
     return "";
 }
 
-// Delays of 0 to 5 ms at about every third place of both streams.
+// Delays of 0 to 5 ms at about every third call, on both streams.
 inline std::function<void(Stream&)> tiny_delays(unsigned seed) {
     auto random = std::make_shared<std::mt19937>(seed);
     return [random](Stream& stream) {
@@ -317,7 +316,7 @@ inline Program run_train_gpt(const std::vector<std::string>& arguments) {
     return program;
 }
 
-// Random tokens of the vocabulary. `masked`: so many tokens of each document of 10 have no target; < 0: no mask file.
+// Random tokens of the vocabulary. `masked`: this many of each document's 10 tokens have no target; < 0: no mask file.
 inline void write_tiny_tokens(const std::filesystem::path& path, int V, size_t n, unsigned seed, int masked = -1) {
     std::mt19937 random(seed);
     std::vector<uint32_t> tokens(n);

@@ -42,18 +42,14 @@ void norm_backward(const BlockContext& ctx, real* dx, const real* dy, const real
 
 namespace {
 
-// y = add + adapters(x), where add may be y.
-void add_adapters(const BlockContext& ctx, real* y, const real* x, const real* add, const LinearWeights& w,
-                  const LoraActivations& lora) {
-    lora_forward(LoraForward<real>{.y = y,
-                                   .xa = lora.xa,
-                                   .x = x,
-                                   .x_dropped = lora.x_dropped,
-                                   .rows = ctx.rows(),
-                                   .ld_y = static_cast<size_t>(w.N),
-                                   .accumulate = add == y,
-                                   .add = add},
-                 *w.lora, ctx.dropout, ctx.stream);
+LoraForward<real> lora_forward_args(const BlockContext& ctx, real* y, const real* x, const LinearWeights& w,
+                                    const LoraActivations& lora) {
+    return {.y = y,
+            .xa = lora.xa,
+            .x = x,
+            .x_dropped = lora.x_dropped,
+            .rows = ctx.rows(),
+            .ld_y = static_cast<size_t>(w.N)};
 }
 
 bool adapters_cover_all_outputs(const LinearWeights& w) {
@@ -82,9 +78,12 @@ LoraBackward<real> lora_backward_args(const BlockContext& ctx, const real* dy, c
 // than if they were added to it.
 void linear_forward(const BlockContext& ctx, real* y, const real* x, const real* add, const LinearWeights& w,
                     const LoraActivations& lora) {
+    LoraForward<real> adapters = lora_forward_args(ctx, y, x, w, lora);
     const bool adapters_first = adapters_cover_all_outputs(w);
     if (adapters_first) {
-        add_adapters(ctx, y, x, add, w, lora);
+        adapters.accumulate = false;
+        adapters.add = add;
+        lora_forward(adapters, *w.lora, ctx.dropout, ctx.stream);
         add = y;
     }
     matmul_forward(MatmulForward<real>{.y = y,
@@ -98,12 +97,15 @@ void linear_forward(const BlockContext& ctx, real* y, const real* x, const real*
                                        .ld_y = static_cast<size_t>(w.N),
                                        .ld_x = static_cast<size_t>(w.K)},
                    ctx.stream);
-    if (w.lora && !adapters_first) add_adapters(ctx, y, x, y, w, lora);
+    if (w.lora && !adapters_first) lora_forward(adapters, *w.lora, ctx.dropout, ctx.stream);
 }
 
 void linear_recompute_lora(const BlockContext& ctx, const real* x, const LinearWeights& w,
                            const LoraActivations& lora) {
-    if (w.lora) add_adapters(ctx, nullptr, x, nullptr, w, lora);
+    if (!w.lora) return;
+    LoraForward<real> args = lora_forward_args(ctx, nullptr, x, w, lora);
+    args.xa_only = true;
+    lora_forward(args, *w.lora, ctx.dropout, ctx.stream);
 }
 
 void linear_backward_weight(const BlockContext& ctx, const real* dy, const real* x, const LinearWeights& w,

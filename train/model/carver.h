@@ -1,12 +1,12 @@
-// Sizes in the plan and pointers at run time, from the same lines of code.
+// Cuts one buffer into pieces, or counts what that would take.
 #pragma once
 
 #include <cstddef>
 
 namespace slab::train {
 
-// Hands out consecutive 256-byte aligned pieces of one buffer. With a null base it only counts, so sizes in the plan
-// and pointers at run time come from the same lines of code.
+// Hands out consecutive 256-byte aligned pieces. With a null base it only counts, so sizes in the plan and pointers at
+// run time come from the same lines of code.
 class Carver {
   public:
     explicit Carver(std::byte* base = nullptr) : base_(base) {}

@@ -1,4 +1,4 @@
-// Where a new adapter starts.
+// The numbers that a new adapter starts with.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace slab::train {
 
-// LoRA's start, in table order without gaps: A from kaiming-uniform(a = sqrt 5), that is uniform in ±1/sqrt(in); B
-// zero.
+// LoRA's start, in table order without gaps. A is uniform in ±1/sqrt(in), which is PyTorch's kaiming_uniform with
+// a = sqrt(5). B is zero.
 std::vector<float> initial_adapter(const TrainedTable& table, uint64_t seed);
 
 }  // namespace slab::train

@@ -1,4 +1,4 @@
-// The memory plan as people read it, and the advice when it does not fit. Sizes come from model_layout.cpp.
+// Advice is tried before it is given: each line of it is a layout that was computed and fits.
 #include "train/model/memory_plan.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace slab::train {
 
 namespace {
 
-constexpr int kShortestAdvised = 8;  // tokens a row: fewer is no training
+constexpr int kShortestAdvised = 8;  // tokens in a row; shorter rows are never advised
 constexpr int kAdvisedStep = 64;     // longer rows are advised in multiples of it
 
 size_t planned_bytes(const ModelConfig& config, const ModelSettings& settings) {
     return make_layout(config, settings).device_bytes();
 }
 
-// The flags that lead from `now` to `wanted`, as a user adds them to a command line.
+// The flags that change `now` into `wanted`, as a user adds them to a command line.
 std::string flags_between(const ModelSettings& now, const ModelSettings& wanted) {
     std::string flags;
     const auto add = [&](const std::string& flag) { flags += (flags.empty() ? "" : " ") + flag; };
@@ -45,13 +45,12 @@ std::string flags_between(const ModelSettings& now, const ModelSettings& wanted)
     return flags;
 }
 
-// The account calls what trains "adapters", as it mostly is.
+// The account's name for trained memory is "adapters". Without LoRA the plan says "trained weights".
 const char* label_of(MemoryCategory category, const ModelLayout& layout) {
     return category == MemoryCategory::trained && !layout.settings.lora ? "trained weights" : name_of(category);
 }
 
-// The largest of step, 2 step, ..., below `limit`, that fits, by halving what is left; 0 when none does. Only what was
-// tried and fits is given.
+// The largest of step, 2 step, ... below `limit` that fits, found by bisection; 0 if none does. The result was tried.
 int largest_fitting(int step, int limit, const std::function<bool(int)>& fits) {
     int most = 0, above = (limit + step - 1) / step;  // in steps: most fits (or is 0), above does not
     while (above - most > 1) {
@@ -79,7 +78,7 @@ std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budg
         changes.push_back({flags, bytes_of(wanted)});
     };
     const auto fits = [&](const ModelSettings& wanted) { return bytes_of(wanted) <= budget_bytes; };
-    // The most that fits of what does not fit as it is.
+    // Settings that do not fit, made to fit by the largest micro-batch or the longest rows.
     const auto add_smaller_batch = [&](ModelSettings wanted) {
         if (fits(wanted)) return;
         const auto fits_with = [&](int B) { return wanted.B = B, fits(wanted); };

@@ -1,4 +1,4 @@
-// Tables and sizes of a run. See model_layout.h.
+// Weights first, then streaming, then activations: each part of the layout needs only those before it.
 #include "train/model/model_layout.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 // Logits of at most about this many bytes exist at once.
 constexpr size_t kLogitsTargetBytes = size_t{64} << 20;
 constexpr int kLogitsRowStep = 64;
-// Float32 copies of the trained tensors that the host holds at most: resuming reads weights and both moments, and lays
-// two of them out as the device has them.
+// The most float32 copies of the trained tensors that the host holds: resuming reads weights and both moments, and lays
+// two of them out as on the device.
 constexpr size_t kTrainedHostCopies = 5;
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -65,8 +65,8 @@ void check_settings(const ModelConfig& c, const ModelSettings& s) {
                std::to_string(s.num_prefetch) + " more; wanted at least " + std::to_string(s.num_prefetch + 1));
 }
 
-// Sums and products of bytes. read_model_config bounds every width, so one tensor and one block's activations cannot
-// wrap; what is multiplied by layers or added up can, and a plan that wrapped would fit any budget.
+// Sums and products of bytes, checked: a plan that wrapped around would fit any budget. Sizes of one tensor or of one
+// block's activations cannot wrap, since read_model_config bounds every width.
 constexpr size_t kMostBytes = size_t{1} << 63;
 
 [[noreturn]] void refuse_size() {
@@ -108,7 +108,7 @@ void place_in_trained(TrainedTable& table, Placed& tensor, int layer) {
     }
 }
 
-// Of each linear layer first every A, so that they are one matrix, then every B.
+// For each linear layer first every A, which makes them one matrix, then every B.
 void place_adapters(ModelLayout& m, TensorGroup& group, int layer) {
     const LoraSettings& lora = *m.settings.lora;
     const size_t r = static_cast<size_t>(lora.r);
@@ -138,8 +138,8 @@ void place_adapters(ModelLayout& m, TensorGroup& group, int layer) {
     }
 }
 
-// What is outside the layers is trained with everything else. With freeze_layers the embeddings are frozen, and so is a
-// tied head.
+// Tensors outside the layers are trained with the layers. But with freeze_layers the embeddings are frozen, a tied head
+// with them.
 bool is_trained_in_full(const ModelLayout& m, const TensorSpec& spec, int layer) {
     if (m.settings.lora) return false;
     if (layer >= 0) return layer >= m.settings.freeze_layers;
@@ -157,7 +157,7 @@ void place_tensors(ModelLayout& m, TensorGroup& group, std::vector<TensorSpec> s
     }
 }
 
-// The trained table's order, layers before the outside, is that of the sums over all gradients.
+// The layers come before the outside in the trained table. The gradient norm is summed in that order.
 void lay_out_weights(ModelLayout& m) {
     const ModelConfig& c = m.config;
     m.embeddings_trained = !m.settings.lora && m.settings.freeze_layers == 0;
@@ -193,12 +193,12 @@ void lay_out_activations(ModelLayout& m) {
     const ModelConfig& c = m.config;
     const int B = m.settings.B, T = m.settings.T, low = m.lowest_trained_layer;
     const size_t rows = static_cast<size_t>(B) * T, C = c.C;
-    // Below the lowest trained layer nothing is kept: one shared set, and block inputs alternate between two buffers.
+    // Layers below the lowest trained one keep nothing: they share one set, and two buffers for their inputs.
     m.activation_sets = m.settings.recompute == Recompute::block ? 1 : c.L - low + (low > 0 ? 1 : 0);
     m.embedding_recomputed = m.settings.recompute == Recompute::block && low == 0 && c.L >= 2;
     m.residual_buffers = std::min(low, 2) + c.L + 1 - low - (m.embedding_recomputed ? 1 : 0);
     Carver residual, acts, scratch, outer;
-    (void)residual.take<real>(rows * C);  // each buffer aligned as the others: kernels are chosen by alignment
+    (void)residual.take<real>(rows * C);  // all buffers are aligned alike: kernels are chosen by alignment
     m.residual_buffer_bytes = residual.used_bytes();
     const Recompute recompute = m.settings.recompute;
     carve_block_activations(acts, c, B, T, m.adapter_extent, recompute);
@@ -213,8 +213,7 @@ void lay_out_activations(ModelLayout& m) {
     m.rotary_bytes = static_cast<size_t>(m.rotary_positions) * c.HD * sizeof(float);
     m.cache_layer_elems = static_cast<size_t>(m.settings.cache_positions) * c.NKV * c.HD;
 
-    // The chunk is a function of shapes, never of free memory: it orders the sums over tokens in the head's weight
-    // gradient.
+    // The chunk is a function of shapes, never of free memory: the head's weight gradient is summed chunk by chunk.
     const size_t row_bytes = static_cast<size_t>(c.V) * sizeof(real);
     const size_t fitting = kLogitsTargetBytes / row_bytes / kLogitsRowStep * kLogitsRowStep;
     m.head_chunk_rows = static_cast<int>(std::min(rows, std::max<size_t>(fitting, kLogitsRowStep)));
@@ -257,8 +256,8 @@ std::vector<offload::SlabLayout> ModelLayout::layer_slabs() const {
 int ModelLayout::residual_buffer(int layer_boundary) const {
     const int low = lowest_trained_layer;
     if (layer_boundary < low) return layer_boundary % 2;
-    // The embeddings' output shares the buffer of block 1's output: forward writes that one only after block 0 has read
-    // its input, and backward is done with it when block 0 needs its input again.
+    // The embeddings' output shares the buffer of block 1's output. Forward writes the latter after block 0 has read
+    // its input. Backward has finished with it before block 0 needs its input again.
     if (embedding_recomputed) return layer_boundary == 0 ? 1 : layer_boundary - 1;
     return std::min(low, 2) + layer_boundary - low;
 }
@@ -349,7 +348,7 @@ ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings
     lay_out_weights(m);
     lay_out_streaming(m);
     lay_out_activations(m);
-    m.device_bytes();  // refuses what no size_t holds
+    m.device_bytes();  // throws when the sum exceeds kMostBytes
     return m;
 }
 

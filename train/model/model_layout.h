@@ -1,8 +1,8 @@
-// What a run will hold, before anything is held: tables, sizes and the memory plan, computed from config and settings
-// alone.
+// Where each tensor of a run lies and how large each buffer is, computed from config and settings before anything is
+// allocated.
 //
-// The model allocates from this and nothing else, so the plan that --plan prints and the bytes the accounting allocator
-// sees at the peak are the same numbers.
+// Invariant: the model allocates these sizes and nothing else. So the plan that --plan prints is the peak that the
+// memory account sees, byte by byte.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ struct ModelSettings {
     int B = 1;     // --micro-batch-size, up to kMaxMicroBatchSize
     int T = 2048;  // --sequence-len, up to kMaxSequenceLen
     Recompute recompute = Recompute::none;
-    std::optional<LoraSettings> lora;  // without: trained in full, but for what freeze_layers freezes
+    std::optional<LoraSettings> lora;  // without: trained in full, except what freeze_layers freezes
     int freeze_layers = 0;             // K > 0: embeddings, tied head and the first K layers are frozen
     bool layer_offloading = false;
     int num_prefetch = 1;
@@ -45,7 +45,7 @@ struct PlanItem {
     size_t bytes;
 };
 
-// What lies outside the blocks for one micro-batch. rows = B * T.
+// Activations outside the blocks, of one micro-batch. rows = B * T.
 struct OuterActivations {
     real* final_norm;        // [rows, C]; the head's backward turns it into its own gradient
     NormStats stats;         // of the final norm
@@ -56,18 +56,18 @@ struct OuterActivations {
     double* train_loss_sum;  // [1] over the micro-batches of a step
     double* eval_loss_sum;   // [1]
 };
-// head_over_activations: final_norm is not carved, it lies over a block's activations.
+// head_over_activations: final_norm is not carved; it lies over a block's activations.
 OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& config, int B, int T,
                                          bool head_over_activations);
 
-// A tensor of the model and where its memory is. A trained tensor's parts follow each other in the trained table.
+// A tensor of the model and its place: in the slab of its group, or among the trained tensors.
 struct Placed {
     TensorSpec spec;
-    std::optional<size_t> in_slab;     // frozen: index in the group's slab
-    std::optional<size_t> in_trained;  // trained in full: index of its first part in the trained table
+    std::optional<size_t> in_slab;     // index in the group's slab; none if trained in full
+    std::optional<size_t> in_trained;  // index of its first part in the trained table; the others follow
 };
 
-// An adapted module: indices of A and B in the trained table.
+// An adapted module, with the indices of its A and B in the trained table.
 struct PlacedAdapter {
     LinearModule module;
     size_t A, B;
@@ -98,7 +98,7 @@ struct ModelLayout {
     // Streaming.
     std::vector<int> streamed;         // layer numbers
     std::vector<int> resident_frozen;  // frozen layers on the device
-    int slots = 0;                     // of the ring, at most the number of streamed layers; 0 when nothing streams
+    int slots = 0;                     // R: slots of the ring, at most one for each streamed layer
     size_t slot_bytes = 0;
 
     // Activations.
@@ -108,8 +108,8 @@ struct ModelLayout {
     size_t residual_buffer_bytes = 0;
     size_t backward_scratch_bytes = 0;
     size_t outer_activation_bytes = 0;  // final norm, tokens, targets, losses
-    // With Recompute::block a block's activations are of no use between forward and backward: the head's work lies over
-    // them, and so does the embeddings' output, which backward computes again at its end.
+    // With Recompute::block the blocks' activations are idle between forward and backward. The head's work lies over
+    // them. The embeddings' output shares a block input's buffer, and backward computes it again at its end.
     bool head_over_activations = false, logits_over_activations = false, embedding_recomputed = false;
     int head_chunk_rows = 0;  // tokens whose logits exist at once
     size_t logits_bytes = 0;
@@ -129,7 +129,7 @@ struct ModelLayout {
 
     std::vector<PlanItem> device_items() const;
     size_t device_bytes() const;  // their sum
-    // What the host holds at its fullest; staging and start-up copies of trained tensors end with the loading.
+    // The host's memory at its peak. Staging and the start's copies of trained tensors end with the loading.
     std::vector<std::pair<std::string, size_t>> host_items() const;
     size_t host_bytes() const;  // their sum
 };

@@ -1,4 +1,4 @@
-// Storage and update of trained tensors. See trained_tensors.h.
+// Storage and update. In float32 builds the weights are their own master copies.
 #include "train/model/trained_tensors.h"
 
 #include <stdexcept>

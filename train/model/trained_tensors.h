@@ -1,6 +1,6 @@
-// Everything that is trained: adapters, or layers trained in full. One table of element offsets serves weights,
-// gradients, master copies and both Adam moments; only the element size differs. Tensors that decay come first, so
-// AdamW runs over two ranges.
+// The tensors that are trained: adapters, or layers in full. One table of element offsets serves weights, gradients,
+// master copies and both Adam moments; only the element size differs. Tensors that decay come first, so AdamW runs over
+// two ranges.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 
 namespace slab::train {
 
-// Device bytes by purpose; the plan and the allocations both come from here.
+// Device bytes by purpose. The plan and the allocations both take them from here.
 struct TrainedBytes {
     size_t params, master, grads, moments, control;
 };
 TrainedBytes trained_bytes(const TrainedTable& table);
 
-// What a trained tensor has in float32: itself and its two moments.
+// The float32 numbers of a trained tensor: its weights and its two moments.
 enum class TrainedSet { weights, exp_avg, exp_avg_sq };
 
 class TrainedTensors {
@@ -32,8 +32,8 @@ class TrainedTensors {
     float* grad(size_t index) const { return grads_.as<float>() + table_.at(index).offset_elems; }
 
     void zero_grads(Stream& stream);
-    // Norm, clipping and AdamW. loss_sum: the step's loss on the device, checked for being finite. weight_decay of the
-    // settings applies to the tensors that decay.
+    // Norm, clipping and AdamW. loss_sum: the step's loss on the device; a loss that is not finite skips the update.
+    // settings.weight_decay applies to the tensors that decay.
     void update(const AdamWSettings& settings, float max_grad_norm, const double* loss_sum /*[1]*/, Stream& stream);
     const OptimizerControl* control() const { return control_.as<OptimizerControl>(); }  // device
 
@@ -46,7 +46,7 @@ class TrainedTensors {
     std::vector<float> read_exp_avg_sq(Stream& stream) const;
     int read_applied_updates(Stream& stream) const;
     void write_weights(const std::vector<float>& packed, Stream& stream);  // sets masters and params
-    void zero_moments(Stream& stream);  // as before the first update; applied updates too
+    void zero_moments(Stream& stream);  // as before the first update; zeroes applied updates too
     void write_moments(const std::vector<float>& exp_avg, const std::vector<float>& exp_avg_sq, int applied_updates,
                        Stream& stream);
 

@@ -1,4 +1,4 @@
-// PEFT's rule for targets, and what is refused before anything is allocated.
+// Targets are matched as PEFT matches a list of them.
 #include "train/spec/lora.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace slab::train {
 
 namespace {
 
-// PEFT's rule for a list of targets: the whole path, or a dotted suffix of it.
+// A target is the whole path, or a dotted suffix of it.
 bool matches(const std::string& path, const std::string& target) {
     return path == target || path.ends_with("." + target);
 }

@@ -1,4 +1,4 @@
-// LoRA as PEFT means it: which modules carry an adapter, rank, scale, dropout.
+// LoRA as PEFT defines it: modules that carry an adapter, rank, scale, dropout.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace slab::train {
 
-inline constexpr char kAllLinear[] = "all-linear";  // as the only target: every linear layer of a block
+inline constexpr char kAllLinear[] = "all-linear";
 
 struct LoraSettings {
     int r = 16;
     float alpha = 32;
     float dropout = 0;
     bool rslora = false;  // scale alpha / sqrt(r) instead of alpha / r
-    std::vector<std::string>
-        target_modules;  // names or dotted suffixes; the single entry "all-linear" is every linear layer
+    // Names or dotted suffixes. The single entry "all-linear" is every linear layer of a block.
+    std::vector<std::string> target_modules;
     std::vector<int> layers_to_transform;  // empty: every layer
 
     float scale() const;
@@ -30,7 +30,7 @@ std::string last_name(const std::string& path);
 std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraSettings& lora, int layer);
 
 inline constexpr int kMaxLoraRank = 4096;
-// 1e-6 to 1e6, for the flag and the file alike. The ends are floats, as alpha is.
+// 1e-6 to 1e6, for the flag and for files. The bounds are floats, as alpha is.
 inline bool lora_alpha_makes_sense(float alpha) {
     return alpha >= 1e-6f && alpha <= 1e6f;
 }
@@ -39,7 +39,7 @@ inline bool lora_dropout_makes_sense(float dropout) {
     return dropout >= 0 && dropout < 1;
 }
 
-// Throws std::runtime_error when a target names nothing in this model, a rank exceeds what makes sense, and the like.
+// Throws std::runtime_error when a target names nothing in this model, or a number is out of range.
 void check_lora_settings(const ModelConfig& config, const LoraSettings& lora);
 
 // "base_model.model." + path + ".lora_A.weight"

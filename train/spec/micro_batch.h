@@ -1,4 +1,4 @@
-// What one forward and backward pass runs over.
+// The rows of one forward and backward pass.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace slab::train {
 struct MicroBatch {
     int B = 0, T = 0;
     std::vector<int32_t> tokens;   // [B, T]
-    std::vector<int32_t> targets;  // [B, T] the token to predict at each place, kIgnoreTarget where there is none
+    std::vector<int32_t> targets;  // [B, T] the token to predict at each position, or kIgnoreTarget
     // [B, T] index of the first token of its document; empty: every row is one document
     std::vector<int32_t> doc_start;
-    uint64_t first_sample = 0;  // global index of row 0, counted on across epochs; row b is first_sample + b
+    uint64_t first_sample = 0;  // global index of row 0, which goes on across epochs; row b has first_sample + b
 
     size_t target_count() const {
         return targets.size() - static_cast<size_t>(std::count(targets.begin(), targets.end(), kIgnoreTarget));

@@ -1,4 +1,4 @@
-// What can be said of a model without its weights or its files.
+// Names, limits and a one-line description.
 #include "train/spec/model_config.h"
 
 #include <algorithm>

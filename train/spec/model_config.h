@@ -1,8 +1,7 @@
-// What a model is, as its config.json says: family, sizes, and the few switches in which the families differ.
+// A model as its config.json describes it: family, sizes, and the few switches in which the families differ.
 //
-// Both spellings are read, transformers 4 (rope_theta, rope_scaling, torch_dtype) and 5 (rope_parameters, dtype); an
-// absent key takes its family's default there. Whatever could change a result and is not implemented here is refused by
-// name: a model trained with a slightly different attention looks healthy and is wrong.
+// A setting that could change a result and is not implemented is refused by name when the file is read. A model trained
+// with a slightly different attention looks healthy and is wrong.
 // Invariant: every size is positive and bounded, NH divides by NKV, and any product of three sizes fits size_t.
 #pragma once
 
@@ -16,7 +15,7 @@ enum class Family { gpt2, llama, mistral, qwen2, qwen3 };
 enum class NormKind { layer_norm, rms_norm };
 enum class Activation { gelu_tanh, swiglu };
 
-// Rotary frequencies stretched as Llama 3 does; unused (plain rotary) unless `llama3`.
+// Rotary frequencies stretched as in Llama 3. Unused unless `llama3`.
 struct RotaryScaling {
     bool llama3 = false;
     float factor = 1, low_freq_factor = 1, high_freq_factor = 4;
@@ -38,18 +37,18 @@ struct ModelConfig {
     bool tied_head = false;
     float rope_theta = 10000;
     RotaryScaling rope_scaling;
-    int sliding_window = 0;  // tokens a layer looks back at most, where any layer is so limited; 0: none is
+    int sliding_window = 0;                // most tokens that a limited layer looks back; 0: no layer is limited
     std::vector<std::string> layer_types;  // as in config.json ("full_attention", ...); empty where it has none
     int bos_token = -1, eos_token = -1;    // -1 when absent
-    std::vector<std::string> notices;      // what the user should know of the reading, a sentence each
+    std::vector<std::string> notices;      // a sentence each, about keys that were ignored or assumed
 };
 
 const char* family_name(Family family);  // config.json's model_type: "gpt2"
 
-// Throws std::runtime_error when rows of T targets would need positions, or a window, that the model has not.
+// Throws std::runtime_error when rows of T tokens exceed the model's positions or its window.
 void check_sequence_len(const ModelConfig& config, int T);
 
-// Tokens that one sequence may have: the positions that the model was made for, and no more than its sliding window.
+// Most tokens of one sequence: the model's positions, or its sliding window if that is smaller.
 int most_positions(const ModelConfig& config);
 
 // One line: "llama, 4 layers, hidden 64, 4 heads of 16 (2 for keys and values), ..., 218.2 K parameters".

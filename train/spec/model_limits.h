@@ -1,6 +1,5 @@
-// The largest sizes that a model's description may claim: far above any dense model, and below them no product of three
-// sizes overflows; heads are what one dimension of a CUDA grid takes (kernels/attention/attention_cached.cu). For
-// readers of foreign descriptions (config.json, GGUF metadata).
+// The largest sizes that config.json or GGUF metadata may claim. They are far above any dense model, and no product of
+// three of them overflows. Heads are limited by one dimension of a CUDA grid (kernels/attention/attention_cached.cu).
 #pragma once
 
 namespace slab::train {

@@ -1,4 +1,4 @@
-// Formatting of numbers and text for people. See text.h.
+// Formatting of numbers and durations.
 #include "train/spec/text.h"
 
 #include <cmath>

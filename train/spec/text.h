@@ -1,4 +1,4 @@
-// Numbers and foreign text as screens show them: GiB for memory, GB/s for links, thousands separated.
+// Numbers and untrusted text for screens: GiB for memory, GB/s for links, thousands separated.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// The whole model's gradients: against central differences of its loss, against another split into micro-batches, and
-// against the same documents in rows of their own.
+// The whole model's gradients are compared with central differences of its loss, with another split into micro-batches,
+// and with the same documents in rows of their own.
 //
-// The differences are taken in float32, tensor by tensor, along a random direction of unit length: one step changes
-// every element by little, and the five-point formula leaves rounding of the loss as the only error.
+// Differences are taken in float32, tensor by tensor, along a random direction of unit length. One step changes every
+// element by little, and the five-point formula leaves rounding of the loss as the only error.
 #include <limits>
 
 #include "tests/tiny_model.h"
@@ -26,7 +26,7 @@ Gradients gradients_of(TinyRun& run, const std::vector<MicroBatch>& batches) {
     return {loss, run.model.trained().read_grads(run.model.compute())};
 }
 
-// LoRA's B starts at zero, which hides A: these are weights as training leaves them.
+// LoRA's B starts at zero, which hides A. Shaken weights are as after some training.
 void shake_weights(TinyRun& run) {
     std::vector<float> weights = run.model.trained().read_weights(run.model.compute());
     const std::vector<float> noise = random_vector<float>(weights.size(), 99, -0.15, 0.15);

@@ -1,6 +1,6 @@
-// The central promise, on whole models: a step whose layers are streamed gives the bits of the resident step, whatever
-// the slots, the prefetch, the resident layers, the recomputation and the timing of the two streams; and evaluation,
-// sampling, detaching and attaching in between leave no trace.
+// The central promise, on whole models: a streamed step gives the bits of the resident step. It holds for all slots,
+// prefetches, resident layers, recomputation and timings of the two streams. Evaluation, sampling, detaching and
+// attaching in between leave no trace.
 #include "tests/tiny_model.h"
 #include "train/model/sampler.h"
 

@@ -1,5 +1,5 @@
-// The memory plan is the memory: what is printed before anything is allocated is, byte by byte and category by
-// category, what the accounting allocator saw at the peak; and what the advice recommends fits.
+// The memory plan is the memory: the printed bytes of each category are the peak that the memory account sees. Settings
+// that the advice recommends fit.
 #include <map>
 
 #include "tests/tiny_model.h"
@@ -58,8 +58,8 @@ std::vector<std::string> arguments_of(const Flags& flags) {
     return arguments;
 }
 
-// The flags after following one line of advice, as a user would: "  --recompute block  would need 3.1 MiB"; what stands
-// in brackets is not needed to fit.
+// The flags after following one line of advice, as a user would: "  --recompute block  would need 3.1 MiB". Words in
+// brackets are not needed to fit.
 Flags followed(Flags flags, const std::string& line) {
     std::istringstream words(line.substr(0, std::min(line.find(" ("), line.find("  would need"))));
     std::string name;

@@ -1,5 +1,5 @@
-// Sampling: with the cache, the tokens that full passes over the whole text give; a function of the seed, streamed or
-// not; no trace in training (tests/train/model/test_model_streaming.cpp); text in whole characters.
+// Sampling with the cache gives the tokens that full passes over the whole text give. They are a function of the seed,
+// streamed or not. Text comes in whole characters. test_model_streaming.cpp shows that training is not disturbed.
 #include <algorithm>
 #include <set>
 
@@ -31,8 +31,7 @@ Sampled sample(TinyRun& run, const std::vector<int32_t>& prompt, const SampleSet
     return s;
 }
 
-// What the cache must give: the logits of the last place of a full pass over the text, by a model whose rows are long
-// enough.
+// The logits that the cache must give: those of the last position in a full pass over the text, with rows long enough.
 std::vector<float> full_logits(TinyRun& run, const std::vector<int32_t>& text) {
     MicroBatch batch;
     batch.B = 1;
