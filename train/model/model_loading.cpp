@@ -23,8 +23,7 @@ std::vector<float> rotary_table_of(const ModelConfig& c, int positions) {
 
 }  // namespace
 
-void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, ThreadPool& pool,
-               data::StopToken stop) {
+void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, ThreadPool& pool, data::StopToken stop) {
     for (const Placed& tensor : group.tensors)
         if (tensor.in_slab)
             weights.read(tensor.spec, reinterpret_cast<real*>(dst + group.slab.offset_bytes(*tensor.in_slab)), pool,

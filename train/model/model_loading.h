@@ -16,8 +16,7 @@
 namespace slab::train {
 
 // The group's frozen tensors into slab memory on the host, group.slab.total_bytes() long.
-void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, ThreadPool& pool,
-               data::StopToken stop);
+void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, ThreadPool& pool, data::StopToken stop);
 
 // The frozen tensors outside the layers, and the rotary table. Blocks.
 void load_outer(const ModelLayout& layout, BaseWeights& weights, ModelMemory& memory, Stream& stream,
