@@ -7,19 +7,19 @@ void block_forward(const BlockContext& ctx, ForwardRun run, real* x_out, const r
                    const BlockActivations& acts) {
     // x1 = x_in + o(attention(rope(qkv(norm1(x_in)))))
     norm_forward(ctx, acts.norm1, acts.stats1, x_in, w.norm1);
-    linear_forward(ctx, acts.qkv, acts.norm1, nullptr, w.qkv, acts.qkv_lora);
+    linear_forward(ctx, acts.qkv, acts.norm1, w.qkv, acts.qkv_lora);
     const Heads heads = attention_heads(ctx.config, acts);
     if (ctx.config.qk_norm) qk_norm_forward(ctx, heads, acts, w.qk_norm);
     rotate_forward(ctx, heads);
     attend(ctx, heads, acts);
-    linear_forward(ctx, acts.x1, acts.attn, x_in, w.o, acts.o_lora);
+    linear_forward(ctx, acts.x1, acts.attn, w.o, acts.o_lora, x_in);
 
     // x_out = x1 + down(activation(fc(norm2(x1))))
     norm_forward(ctx, acts.norm2, acts.stats2, acts.x1, w.norm2);
-    linear_forward(ctx, acts.fc, acts.norm2, nullptr, w.fc, acts.fc_lora);
+    linear_forward(ctx, acts.fc, acts.norm2, w.fc, acts.fc_lora);
     activation_forward(ctx, acts.act, acts.fc);
     if (run == ForwardRun::first)
-        linear_forward(ctx, x_out, acts.act, acts.x1, w.down, acts.down_lora);
+        linear_forward(ctx, x_out, acts.act, w.down, acts.down_lora, acts.x1);
     else
         linear_recompute_lora(ctx, acts.act, w.down, acts.down_lora);
 }
@@ -29,9 +29,9 @@ void block_backward(const BlockContext& ctx, real* dx, const real* x_in, const B
     const GradientBuffers d = gradient_buffers(acts, ctx.scratch);
     // The gradient goes down as long as something further down needs it.
     const bool below_qkv = need_dx || ctx.trained_in_full;
-    const bool below_o = below_qkv || w.qkv.lora;
-    const bool below_fc = below_o || w.o.lora;
-    const bool below_down = below_fc || w.fc.lora;
+    const bool below_o = below_qkv || w.qkv.adapted();
+    const bool below_fc = below_o || w.o.adapted();
+    const bool below_down = below_fc || w.fc.adapted();
 
     // x_out = x1 + down(activation(fc(norm2(x1)))): dx is the gradient of x_out and, through the residual, of x1
     linear_backward_weight(ctx, dx, acts.act, w.down, acts.down_lora);

@@ -53,7 +53,7 @@ LoraForward<real> lora_forward_args(const BlockContext& ctx, real* y, const real
 }
 
 bool adapters_cover_all_outputs(const LinearWeights& w) {
-    if (!w.lora) return false;
+    if (!w.adapted()) return false;
     int outputs = 0;
     for (const LoraModule<real>& m : w.lora->modules) outputs += m.N;
     return outputs == w.N;
@@ -76,8 +76,8 @@ LoraBackward<real> lora_backward_args(const BlockContext& ctx, const real* dy, c
 
 // Adapters that fill all of y come first. The large product then adds to them on its way out, and y is read once less
 // than if they were added to it.
-void linear_forward(const BlockContext& ctx, real* y, const real* x, const real* add, const LinearWeights& w,
-                    const LoraActivations& lora) {
+void linear_forward(const BlockContext& ctx, real* y, const real* x, const LinearWeights& w,
+                    const LoraActivations& lora, const real* add) {
     LoraForward<real> adapters = lora_forward_args(ctx, y, x, w, lora);
     const bool adapters_first = adapters_cover_all_outputs(w);
     if (adapters_first) {
@@ -97,12 +97,12 @@ void linear_forward(const BlockContext& ctx, real* y, const real* x, const real*
                                        .ld_y = static_cast<size_t>(w.N),
                                        .ld_x = static_cast<size_t>(w.K)},
                    ctx.stream);
-    if (w.lora && !adapters_first) lora_forward(adapters, *w.lora, ctx.dropout, ctx.stream);
+    if (w.adapted() && !adapters_first) lora_forward(adapters, *w.lora, ctx.dropout, ctx.stream);
 }
 
 void linear_recompute_lora(const BlockContext& ctx, const real* x, const LinearWeights& w,
                            const LoraActivations& lora) {
-    if (!w.lora) return;
+    if (!w.adapted()) return;
     LoraForward<real> args = lora_forward_args(ctx, nullptr, x, w, lora);
     args.xa_only = true;
     lora_forward(args, *w.lora, ctx.dropout, ctx.stream);
@@ -118,7 +118,7 @@ void linear_backward_weight(const BlockContext& ctx, const real* dy, const real*
             ctx.stream);
         if (w.bias) bias_backward(w.dbias, dy, rows, w.N, N, ctx.stream);
     }
-    if (!w.lora) return;
+    if (!w.adapted()) return;
     LoraBackward<real> args = lora_backward_args(ctx, dy, w, lora);
     args.x = x;
     lora_backward(args, *w.lora, ctx.dropout, ctx.stream);
@@ -126,7 +126,7 @@ void linear_backward_weight(const BlockContext& ctx, const real* dy, const real*
 
 void linear_backward_input(const BlockContext& ctx, real* dx, const real* dy, const LinearWeights& w,
                            const LoraActivations& lora) {
-    if (w.lora) {
+    if (w.adapted()) {
         LoraBackward<real> args = lora_backward_args(ctx, dy, w, lora);
         args.dx = dx;
         lora_backward_input(args, *w.lora, ctx.dropout, ctx.stream);
@@ -139,7 +139,7 @@ void linear_backward_input(const BlockContext& ctx, real* dx, const real* dy, co
                                                     .K = w.K,
                                                     .ld_dx = static_cast<size_t>(w.K),
                                                     .ld_dy = static_cast<size_t>(w.N),
-                                                    .accumulate = w.lora != nullptr},
+                                                    .accumulate = w.adapted()},
                           ctx.stream);
 }
 

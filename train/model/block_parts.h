@@ -47,8 +47,8 @@ void norm_backward(const BlockContext& ctx, real* dx /*[rows, C] +=*/, const rea
                    const real* x /*[rows, C]*/, const NormStats& stats, const NormWeights& w);
 
 // y = x · wᵀ + bias + adapters(x) + add. Keeps lora.xa for backward.
-void linear_forward(const BlockContext& ctx, real* y /*[rows, N]*/, const real* x /*[rows, K]*/,
-                    const real* add /*[rows, N] or null*/, const LinearWeights& w, const LoraActivations& lora);
+void linear_forward(const BlockContext& ctx, real* y /*[rows, N]*/, const real* x /*[rows, K]*/, const LinearWeights& w,
+                    const LoraActivations& lora, const real* add = nullptr /*[rows, N]*/);
 // lora.xa alone, as linear_forward leaves it: what backward needs of a layer whose output is not needed again.
 void linear_recompute_lora(const BlockContext& ctx, const real* x /*[rows, K]*/, const LinearWeights& w,
                            const LoraActivations& lora);

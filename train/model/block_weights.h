@@ -32,6 +32,7 @@ struct LinearWeights {
     float* dbias;                 // [N] +=
     const LoraGroup<real>* lora;  // the adapters of these outputs, null where there are none
     int N, K;
+    bool adapted() const { return lora != nullptr; }
 };
 
 struct BlockWeights {
