@@ -81,13 +81,13 @@ TEST_SUITE("cpu") {
         ModelConfig config = tiny_config("qwen3", 3);
         config.V = 4000;  // embeddings and head are larger than a layer
         ModelLayout layout = make_layout(config, streamed(tiny_settings(), 1, 2));
-        CHECK(layout.outer_slab.total_bytes() > layout.slabs[0].total_bytes());
-        CHECK(staging_bytes(layout) == layout.outer_slab.total_bytes());
+        CHECK(layout.outside().slab.total_bytes() > layout.layer(0).slab.total_bytes());
+        CHECK(staging_bytes(layout) == layout.outside().slab.total_bytes());
         config.V = 5;  // a layer is larger
         layout = make_layout(config, streamed(tiny_settings(), 1, 2, {1}));
-        CHECK(layout.slabs[1].total_bytes() > layout.outer_slab.total_bytes());
-        CHECK(staging_bytes(layout) == layout.slabs[1].total_bytes());
+        CHECK(layout.layer(1).slab.total_bytes() > layout.outside().slab.total_bytes());
+        CHECK(staging_bytes(layout) == layout.layer(1).slab.total_bytes());
         layout = make_layout(config, streamed(tiny_settings(), 1, 2));
-        CHECK(staging_bytes(layout) == layout.outer_slab.total_bytes());
+        CHECK(staging_bytes(layout) == layout.outside().slab.total_bytes());
     }
 }
