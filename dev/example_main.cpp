@@ -1,11 +1,12 @@
-// Layer streaming for a network that is no transformer, with offload/ and kernels/runtime.* alone: the code to copy
+// Layer streaming for a network that is no transformer, with offload/ and kernels/runtime/ alone: the code to copy
 // from.
 //
 // The network is a frozen residual MLP: eight times x + W2 tanh(W1 x + b1) + b2. Trained are a small scale at each
 // block and a linear head on top. The frozen blocks stay in host memory and pass through two device slots. The example
 // trains the same steps twice, streamed and with every block resident, and fails unless both give the same bits. The
-// mathematics is plain host loops on a stream of the CPU backend. For CUDA these would be kernels; the lines about
-// streaming stay as they are. The loops need nothing of the manager: a block sees a pointer, valid until end_layer.
+// mathematics is plain host loops on a stream of the CPU backend, so the Makefile builds it there alone. For CUDA these
+// would be kernels; the lines about streaming stay as they are. The loops need nothing of the manager: a block sees a
+// pointer, valid until end_layer.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -15,18 +16,9 @@
 #include <vector>
 
 #include "kernels/runtime/runtime.h"
-
-#if defined(SLABSTREAM_CUDA)
-
-int main() {
-    std::printf("example: written for the CPU backend (its blocks are host loops); make BACKEND=cpu\n");
-    return 0;
-}
-
-#else
-
-#include "offload/host_slabs.h"
+#include "offload/host_store.h"
 #include "offload/layer_offload_manager.h"
+#include "offload/slab_sender.h"
 
 using namespace slab;
 using namespace slab::offload;
@@ -152,13 +144,15 @@ std::vector<float> train(const char* name, const std::vector<int>& resident_laye
     Device device;
     Stream compute(device, "compute"), transfer(device, "transfer");
 
-    // 2. The frozen blocks, filled straight into page-locked host memory.
-    HostSlabs slabs(device, std::vector<SlabLayout>(L, block_layout()), resident_layers);
-    slabs.load([&](int layer, std::byte* dst) { fill_block(slabs.layout(layer), layer, dst); });
+    // 2. What streams, through which ring. The frozen blocks, filled straight into page-locked host memory.
+    const std::vector<SlabLayout> layouts(L, block_layout());
+    const RingPlan plan(slab_bytes(layouts), {.num_prefetch = 1, .num_slots = 2, .resident_layers = resident_layers});
+    const HostStore store(device, layouts, plan,
+                          [&](int layer, std::byte* dst) { fill_block(layouts[layer], layer, dst); });
+    SlabSender sender(store, device);
 
     // 3. The manager, and the order in which a step visits the blocks.
-    LayerOffloadManager manager(slabs, {.num_prefetch = 1, .num_slots = 2, .resident_layers = resident_layers}, compute,
-                                transfer, device);
+    LayerOffloadManager manager(sender, plan, compute, transfer, device);
     manager.attach();
     std::vector<int> visits;
     for (int l = 0; l < L; ++l) visits.push_back(l);
@@ -220,5 +214,3 @@ int main() {
         return 1;
     }
 }
-
-#endif

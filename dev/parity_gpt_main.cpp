@@ -193,9 +193,7 @@ void compare_updated(Report& report, const SafetensorsFile& file, const std::str
 
 // Slabs that the steps after the first one load. The ring is as run() left it, after one evaluation and one step.
 size_t scheduled_loads(const ModelLayout& layout, int steps, int accum) {
-    std::vector<bool> streamed(static_cast<size_t>(layout.config.L), false);
-    for (const int layer : layout.streamed) streamed[static_cast<size_t>(layer)] = true;
-    offload::StreamSchedule schedule(streamed, layout.settings.num_prefetch, layout.settings.num_slots);
+    offload::StreamSchedule schedule(layout.ring);
     schedule = offload::simulate(schedule, layout.evaluation_visits(), layout.evaluation_visits()).after;
     const std::vector<int> order = layout.training_visits();
     std::vector<int> made;
@@ -209,10 +207,10 @@ size_t scheduled_loads(const ModelLayout& layout, int steps, int accum) {
     return loads;
 }
 
-// stats: of the steps after the first. A pass that visits every layer twice moves 2(N - R) slabs, whatever the
-// schedule. Other passes are compared with the schedule, simulated here.
+// stats: of the steps after the first. A pass that visits every layer twice moves 2(N - R) slabs, whatever
+// the schedule. Other passes are compared with the schedule, simulated here.
 void check_traffic(Report& report, const ModelLayout& layout, const offload::OffloadStats& stats, const Expected& e) {
-    const size_t N = layout.streamed.size(), R = static_cast<size_t>(layout.slots);
+    const size_t N = layout.ring.streamed().size(), R = static_cast<size_t>(layout.ring.slots());
     if (N == 0) return;
     report.check("unannounced_visits", static_cast<double>(stats.misses), 0);
     const size_t passes = static_cast<size_t>(e.steps - 1) * static_cast<size_t>(e.accum);

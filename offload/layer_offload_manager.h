@@ -1,7 +1,7 @@
 // Streams the frozen slabs of decoder layers through a ring of device slots.
 //
-// The trainer calls begin_layer / end_layer around each block, in any order; the manager decides which slab goes where
-// and when, and expresses every ordering as an event wait between two streams. Invariants: the host never blocks in
+// The trainer calls begin_layer / end_layer around each block, in any order. The manager decides which slab goes where
+// and when. It expresses every ordering as an event wait between two streams. Invariants: the host never blocks in
 // begin_layer / end_layer; nothing is allocated on the device after attach; slabs never travel back to the host. Used
 // by one host thread at a time. Calls out of turn (begin twice, end of another layer) throw std::logic_error.
 #pragma once
@@ -9,13 +9,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/runtime/runtime.h"
-#include "offload/offload_trace.h"
+#include "offload/offload_meter.h"
+#include "offload/ring_plan.h"
+#include "offload/ring_slot.h"
 #include "offload/slab_source.h"
+#include "offload/step_check.h"
+#include "offload/stream_schedule.h"
 
 namespace slab::offload {
 
@@ -26,31 +29,21 @@ struct LayerView {
 };
 
 struct OffloadOptions {
-    int num_prefetch = 1;  // P: slabs are fetched at most this many streamed visits ahead
-    int num_slots = 2;     // R: slots in the ring, at least P + 1; never more are made than layers stream
-    std::vector<int> resident_layers = {};  // these stay on the device; the rest is streamed
-    bool trace = false;                     // as set_trace(true) in attach()
+    bool trace = false;  // as set_trace(true) in attach()
     // Tests only: called with each stream before the manager's own work on it, to inject delays.
     std::function<void(Stream&)> disturb = {};
 };
 
-struct OffloadStats {
-    uint64_t slabs_in = 0, bytes_in = 0;    // host to device, into the ring
-    uint64_t slabs_out = 0, bytes_out = 0;  // device to host: zero, always; counted so that it can be asserted
-    uint64_t hits = 0;                      // announced visits that found their slab in the ring or on its way
-    uint64_t misses = 0;                    // visits of streamed layers that were not announced
-    int peak_slots = 0;                     // slots ever holding a slab at once
-    double wait_ms = 0;                     // compute stood still for the link
-    std::vector<double> stall_ms;           // [L] the same per layer
-    uint64_t untimed = 0;  // waits and boxes without a time: every pair of timed events was under way (never blocks)
-};
-
 class LayerOffloadManager {
   public:
-    // Throws std::runtime_error when the options do not fit the source (P < 1, R < P + 1, layers out of range).
-    // Nothing is allocated yet. Source, streams and device must outlive the manager.
-    LayerOffloadManager(SlabSource& source, OffloadOptions options, Stream& compute, Stream& transfer, Device& device);
+    // Throws std::invalid_argument when the plan does not fit the source: other layers or sizes, or a streamed layer
+    // that the source cannot copy without blocking the host. Nothing is allocated yet. Source, streams and device must
+    // outlive the manager.
+    LayerOffloadManager(SlabSource& source, RingPlan plan, Stream& compute, Stream& transfer, Device& device,
+                        OffloadOptions options = {});
     ~LayerOffloadManager();
+    LayerOffloadManager(const LayerOffloadManager&) = delete;
+    LayerOffloadManager& operator=(const LayerOffloadManager&) = delete;
 
     // Allocates the ring and the resident layers' memory, loads the resident layers. From here on the other layers are
     // streamed, through a ring that is empty and an order that is yet to be announced. Throws OutOfBudget when the
@@ -60,7 +53,7 @@ class LayerOffloadManager {
     // lie side by side for a moment. Throws OutOfBudget, naming the bytes missing, when the budget does not hold that;
     // streaming then stays attached and correct.
     void detach();
-    bool attached() const;
+    bool attached() const { return mode_ == Mode::streaming; }
 
     // The coming visiting order, layer numbers, taken as cyclic; starts at its beginning. Enqueues the first copies.
     void pre_step(const std::vector<int>& visits);
@@ -71,29 +64,53 @@ class LayerOffloadManager {
     LayerView begin_layer(int layer);
     void end_layer(int layer);
 
+    const RingPlan& plan() const { return plan_; }
+    std::string report() const { return plan_.report(); }
+
     // Since attach or reset_stats. Times of visits whose kernels are not done yet come later.
     const OffloadStats& stats();
     void reset_stats();
-
-    int streamed_layers() const;    // N
-    int slots() const;              // min(R, N)
-    size_t slot_bytes() const;      // the largest streamed slab
-    size_t ring_bytes() const;      // slots() * slot_bytes()
-    size_t streamed_bytes() const;  // slabs of streamed layers
-    size_t resident_bytes() const;  // slabs of resident layers
-    // "streams 12 of 16 layers through 3 slots of 201 MiB (prefetch 1), ..., frees 1.77 GiB of device memory".
-    std::string report() const;
 
     using TraceBox = offload::TraceBox;
     // Boxes of all visits, copies and waits since tracing was switched on; both calls synchronise both streams.
     void set_trace(bool on);
     std::vector<TraceBox> trace();
-    // What is enqueued from here on belongs to this step, as its boxes will say; 0: to none.
-    void set_trace_step(int64_t step);
+    // Work enqueued from here on belongs to this step, as its boxes will say; 0: to none.
+    void set_trace_step(int64_t step) { meter_.set_step(step); }
 
   private:
-    struct State;
-    std::unique_ptr<State> state_;
+    // unloaded: before the first attach(). resident: after detach().
+    enum class Mode { unloaded, streaming, resident };
+
+    int layers() const { return plan_.layers(); }
+    int open_layer() const { return attached() ? schedule_.open_layer() : detached_open_layer_; }
+    void require_closed(const char* call) const;
+    void require_loaded(const char* call) const;
+    void require_layer(const char* call, int layer) const;
+    void disturb(Stream& stream) const;
+    std::string synchronize_both() noexcept;
+    std::vector<DeviceBuffer> load(bool streamed);
+    void fill(const std::vector<SlabLoad>& loads);
+    void await(int slot, int layer);
+    void let_go(int layer);
+
+    SlabSource& source_;
+    const RingPlan plan_;
+    Stream& compute_;
+    Stream& transfer_;
+    Device& device_;
+    const OffloadOptions options_;
+    OffloadMeter meter_;
+    MeteredSource metered_;
+
+    Mode mode_ = Mode::unloaded;
+    StreamSchedule schedule_;
+    StepCheck check_;
+    DeviceBuffer ring_;                      // [slots][slot_bytes]
+    std::vector<RingSlot> slots_;            // [slots], over ring_
+    std::vector<DeviceBuffer> layer_slabs_;  // [L] of the layers on the device for good, or while detached
+    int detached_open_layer_ = -1;           // the open visit when nothing streams
+    TimedSpans::Span* visit_span_ = nullptr;
 };
 
 }  // namespace slab::offload

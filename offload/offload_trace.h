@@ -1,8 +1,8 @@
 // Times of visits, copies and waits, measured on the device without ever stopping the host.
 //
 // A span is a pair of timed events around a piece of work. All pairs are made in reserve() and go round: a pair is used
-// again once its second event has been reached. They are kept apart from the manager's `ready` and `free` events, which
-// carry the protocol: timing must not change what those mean, nor cost their streams anything when a span is left out.
+// again once its second event has been reached. The slots' `ready` and `free` events are others, which carry the
+// protocol and are not timed.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct TraceBox {
     enum class Kind { visit, copy, wait } kind;
     int layer;
     size_t bytes;             // of a copy
-    int64_t step;             // what set_step() said when it was enqueued
+    int64_t step;             // the trainer's step that it was enqueued in; 0: none
     double start_ms, end_ms;  // since the trace began
 };
 

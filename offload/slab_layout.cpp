@@ -24,4 +24,10 @@ size_t SlabLayout::add(std::string name, size_t bytes) {
     return tensors_.size() - 1;
 }
 
+std::vector<size_t> slab_bytes(const std::vector<SlabLayout>& layouts) {
+    std::vector<size_t> bytes;
+    for (const SlabLayout& layout : layouts) bytes.push_back(layout.total_bytes());
+    return bytes;
+}
+
 }  // namespace slab::offload

@@ -1,8 +1,8 @@
 // Where each frozen tensor of one decoder layer lies in its slab.
 //
-// A slab is one contiguous piece of memory holding all frozen tensors of a layer, each at a 256-byte aligned offset, so
-// that one layer is one copy and every tensor starts where vector loads and tensor cores want it. The table is made
-// once from a list of names and sizes; host memory, ring slots and views all read the same table.
+// A slab is one contiguous piece of memory with all frozen tensors of a layer, so that one layer is one copy. Each
+// tensor lies at a 256-byte aligned offset, where vector loads and tensor cores want it. The table is made once from a
+// list of names and sizes; host memory, ring slots and views all read the same table.
 #pragma once
 
 #include <cstddef>
@@ -33,5 +33,8 @@ class SlabLayout {
     std::vector<SlabTensor> tensors_;
     size_t total_bytes_ = 0;
 };
+
+// total_bytes() of each layer's slab [L], as a ring plan takes them.
+std::vector<size_t> slab_bytes(const std::vector<SlabLayout>& layouts);
 
 }  // namespace slab::offload

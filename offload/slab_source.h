@@ -8,15 +8,23 @@
 
 namespace slab::offload {
 
+// A slab has three sizes, which are equal where slabs are stored as blocks read them and each device fetches its own.
+//   layout(l).total_bytes()   what a block reads
+//   stored_bytes(l)           what lies in a slot
+//   copied_bytes(l)           what enqueue() copies over this device's link, as Device::traffic() counts it
 // Contract: after enqueue() returns, the order of the transfer stream alone implies arrival, so the manager records
-// `ready` at once. Sources that need host work (staging, disk) do it in a host function enqueued on that stream. Never
-// called concurrently.
+// `ready` at once. A source that needs host work (staging, disk) does it in a host function enqueued on that stream.
+// Never called concurrently.
 struct SlabSource {
     virtual ~SlabSource() = default;
     virtual int layers() const = 0;
     virtual const SlabLayout& layout(int layer) const = 0;
-    // dst: device memory of at least layout(layer).total_bytes() bytes
-    virtual void enqueue(int layer, std::byte* dst, Stream& transfer) = 0;
+    virtual size_t stored_bytes(int layer) const { return layout(layer).total_bytes(); }
+    virtual size_t copied_bytes(int layer) const { return layout(layer).total_bytes(); }
+    // False: enqueue() blocks the host until the copy has landed. Such a layer can be resident, but not streamed.
+    virtual bool asynchronous(int /*layer*/) const { return true; }
+    // slot: device memory of at least stored_bytes(layer) bytes.
+    virtual void enqueue(int layer, std::byte* slot, Stream& transfer) = 0;
 };
 
 }  // namespace slab::offload

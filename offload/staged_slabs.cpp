@@ -1,5 +1,5 @@
-// The ring's protocol: two events per chunk, each with one meaning, on two streams. SLABSTREAM_DROP_FILLED_WAIT and
-// SLABSTREAM_DROP_DRAINED_WAIT remove a wait each, for the test of the tests.
+// The ring's protocol: two events per chunk, each with one meaning, on two streams. tests/mutation_test.sh removes each
+// marked wait and shows the tests failing.
 #include "offload/staged_slabs.h"
 
 #include <algorithm>
@@ -31,9 +31,9 @@ void copy_on_host(std::byte* to, const std::byte* from, size_t bytes, Stream& st
 StagedSlabs::StagedSlabs(Device& device, size_t chunk_bytes, std::function<void(Stream&)> disturb)
     : chunk_bytes_(chunk_bytes),
       disturb_(std::move(disturb)),
-      ring_(device, kChunks * chunk_bytes, "staging ring of slabs"),
+      ring_(device, ring_bytes_of(chunk_bytes), "staging ring of slabs"),
       staging_(device, "staging") {
-    if (chunk_bytes == 0) throw std::logic_error("staged slabs: chunks of 0 bytes");
+    if (chunk_bytes == 0) throw std::invalid_argument("staged slabs: chunks of 0 bytes; wanted more");
     for (size_t i = 0; i < kChunks; ++i) {
         filled_.emplace_back(device);
         drained_.emplace_back(device);
@@ -44,15 +44,11 @@ void StagedSlabs::enqueue(const std::byte* src, std::byte* dst, size_t bytes, St
     for (size_t at = 0; at < bytes; at += chunk_bytes_) {
         const size_t part_bytes = std::min(chunk_bytes_, bytes - at);
         std::byte* const chunk = ring_.data() + next_ * chunk_bytes_;
-#if !defined(SLABSTREAM_DROP_DRAINED_WAIT)
-        if (drained_[next_].recorded()) staging_.wait(drained_[next_]);
-#endif
+        if (drained_[next_].recorded()) staging_.wait(drained_[next_]);  // guard: DRAINED
         if (disturb_) disturb_(staging_);
         copy_on_host(chunk, src + at, part_bytes, staging_);
         filled_[next_].record(staging_);
-#if !defined(SLABSTREAM_DROP_FILLED_WAIT)
-        transfer.wait(filled_[next_]);
-#endif
+        transfer.wait(filled_[next_]);  // guard: FILLED
         copy_async(dst + at, chunk, part_bytes, CopyKind::host_to_device, transfer);
         drained_[next_].record(transfer);
         next_ = (next_ + 1) % kChunks;

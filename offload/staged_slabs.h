@@ -1,10 +1,10 @@
-// Pageable slabs on their way to the device, through a small page-locked ring.
+// Pageable slabs on their way to the device, through a small page-locked ring of chunks.
 //
 // For machines that refuse to lock all slabs: an asynchronous copy out of pageable memory would hold the host up and
-// overlap with nothing. Here host functions on a stream of their own move a slab into the ring, chunk by chunk, and the
-// transfer stream copies each chunk out as soon as it is there; so filling one chunk overlaps with copying another, and
-// also with the wait for a slot to be let go. Invariants: the host never blocks; after enqueue() the order of the
-// transfer stream alone implies arrival; a chunk is overwritten only after its copy out.
+// overlap with nothing. Host functions on a stream of their own move a slab into the ring, chunk by chunk. The transfer
+// stream copies each chunk out as soon as it is there. So filling one chunk overlaps with copying another, and with the
+// wait for a slot to be let go. Invariants: the host never blocks; after enqueue() the order of the transfer stream
+// alone implies arrival; a chunk is overwritten only after its copy out.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,7 @@ class StagedSlabs {
     void enqueue(const std::byte* src, std::byte* dst, size_t bytes, Stream& transfer);
 
     size_t ring_bytes() const { return ring_.bytes(); }
+    static size_t ring_bytes_of(size_t chunk_bytes) { return kChunks * chunk_bytes; }
 
   private:
     static constexpr size_t kChunks = 3;  // one being filled, one being copied, one to spare

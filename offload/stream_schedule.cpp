@@ -1,5 +1,5 @@
-// The ring's policy and its simulation. Next uses are found by walking the visiting order from the present position: an
-// order is some hundred visits long and a walk is made once per load, which is nothing beside the copy it leads to.
+// The ring's policy and its simulation. Next uses are found by walking the visiting order from the present position.
+// An order is some hundred visits long and a walk is made once per load, which costs nothing beside the copy.
 #include "offload/stream_schedule.h"
 
 #include <algorithm>
@@ -9,15 +9,12 @@
 
 namespace slab::offload {
 
-StreamSchedule::StreamSchedule(std::vector<bool> streamed, int num_prefetch, int num_slots)
-    : streamed_(std::move(streamed)), num_prefetch_(num_prefetch) {
-    if (num_prefetch < 1 || num_slots - 1 < num_prefetch)
-        throw std::logic_error("schedule: " + std::to_string(num_slots) + " slots with prefetch " +
-                               std::to_string(num_prefetch) + "; wanted: prefetch >= 1, slots >= prefetch + 1");
-    num_streamed_ = static_cast<int>(std::count(streamed_.begin(), streamed_.end(), true));
-    ring_.assign(static_cast<size_t>(std::min(num_slots, num_streamed_)), kEmpty);
-    last_use_.assign(ring_.size(), 0);
-    const size_t most_loads = static_cast<size_t>(std::min(num_prefetch, num_streamed_)) + 1;
+StreamSchedule::StreamSchedule(const RingPlan& plan)
+    : num_prefetch_(plan.prefetch()), num_streamed_(plan.streamed_layers()) {
+    for (int layer = 0; layer < plan.layers(); ++layer) streamed_.push_back(plan.streams(layer));
+    ring_.assign(plan.slots(), kEmpty);
+    last_use_.assign(plan.slots(), 0);
+    const int most_loads = std::min(num_prefetch_, num_streamed_) + 1;
     window_.reserve(most_loads);
     loads_.reserve(most_loads);
 }
@@ -45,6 +42,7 @@ StreamSchedule::Visit StreamSchedule::begin(int layer) {
     const bool announced = !visits_.empty() && visits_[next_] == layer;
     if (announced) next_ = (next_ + 1) % visits_.size();
     open_layer_ = layer;
+    let_go_ = false;
     ++visit_count_;
     loads_.clear();
     bool in_ring = true;
@@ -52,7 +50,7 @@ StreamSchedule::Visit StreamSchedule::begin(int layer) {
         in_ring = slot_of(layer) >= 0;
         if (!in_ring) load(layer);
         open_slot_ = slot_of(layer);
-        last_use_[static_cast<size_t>(open_slot_)] = visit_count_;
+        last_use_[open_slot_] = visit_count_;
     }
     keep_window();
     return {announced, in_ring, open_slot_, loads_};
@@ -63,6 +61,16 @@ void StreamSchedule::end(int layer) {
         throw std::logic_error("schedule: end of layer " + std::to_string(layer) + " while " +
                                (open_layer_ < 0 ? "none" : "layer " + std::to_string(open_layer_)) + " is open");
     open_layer_ = open_slot_ = -1;
+}
+
+void StreamSchedule::let_go(int layer) {
+    if (layer != open_layer_ || let_go_)
+        throw std::logic_error("schedule: layer " + std::to_string(layer) + " let go while " +
+                               (layer == open_layer_ ? "its slot was let go already"
+                                : open_layer_ < 0    ? "none is open"
+                                                     : "layer " + std::to_string(open_layer_) + " is open"));
+    let_go_ = true;
+    open_slot_ = -1;
 }
 
 int StreamSchedule::slots_in_use() const {
@@ -76,7 +84,7 @@ int StreamSchedule::slot_of(int layer) const {
 
 void StreamSchedule::load(int layer) {
     const int slot = victim();
-    ring_[static_cast<size_t>(slot)] = layer;
+    ring_[slot] = layer;
     loads_.push_back({layer, slot});
 }
 
@@ -101,13 +109,12 @@ int StreamSchedule::victim() const {
     size_t best_distance = 0;
     for (int slot = 0; slot < slots(); ++slot) {
         if (slot == open_slot_) continue;
-        const int layer = ring_[static_cast<size_t>(slot)];
+        const int layer = ring_[slot];
         size_t distance = visits_.size() + 1;  // empty
         if (layer != kEmpty)
             for (distance = 0; distance < visits_.size(); ++distance)  // equals visits_.size() when not in the order
                 if (visits_[(next_ + distance) % visits_.size()] == layer) break;
-        const bool older = best >= 0 && distance == best_distance &&
-                           last_use_[static_cast<size_t>(slot)] < last_use_[static_cast<size_t>(best)];
+        const bool older = best >= 0 && distance == best_distance && last_use_[slot] < last_use_[best];
         if (best < 0 || distance > best_distance || older) {
             best = slot;
             best_distance = distance;
@@ -125,9 +132,9 @@ size_t Simulation::loads() const {
 
 size_t Simulation::load_bytes(const std::vector<size_t>& slab_bytes) const {
     size_t bytes = 0;
-    for (const SlabLoad& load : at_start) bytes += slab_bytes.at(static_cast<size_t>(load.layer));
+    for (const SlabLoad& load : at_start) bytes += slab_bytes.at(load.layer);
     for (const SimulatedVisit& visit : visits)
-        for (const SlabLoad& load : visit.loads) bytes += slab_bytes.at(static_cast<size_t>(load.layer));
+        for (const SlabLoad& load : visit.loads) bytes += slab_bytes.at(load.layer);
     return bytes;
 }
 
@@ -138,6 +145,7 @@ Simulation simulate(StreamSchedule schedule, const std::vector<int>& order, cons
     for (int layer : made) {
         const StreamSchedule::Visit visit = schedule.begin(layer);
         result.visits.push_back({layer, visit.slot, visit.loads});
+        schedule.let_go(layer);
         schedule.end(layer);
     }
     result.after = std::move(schedule);
@@ -149,12 +157,12 @@ std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& or
     if (times.visit_ms.size() != order.size() || (!times.then_ms.empty() && times.then_ms.size() != order.size()) ||
         times.copy_ms.size() != static_cast<size_t>(schedule.layers()))
         throw std::logic_error("round_ms: times must name every visit and every layer");
-    std::vector<double> ready_ms(static_cast<size_t>(schedule.slots()), 0), free_ms(ready_ms.size(), 0);
+    std::vector<double> ready_ms(schedule.slots(), 0), free_ms(ready_ms.size(), 0);
     double transfer_ms = 0, compute_ms = 0;  // when each stream has done what was enqueued so far
     const auto copy = [&](const std::vector<SlabLoad>& loads) {
         for (const SlabLoad& load : loads) {
-            const size_t slot = static_cast<size_t>(load.slot);
-            transfer_ms = std::max(transfer_ms, free_ms[slot]) + times.copy_ms[static_cast<size_t>(load.layer)];
+            const int slot = load.slot;
+            transfer_ms = std::max(transfer_ms, free_ms[slot]) + times.copy_ms[load.layer];
             ready_ms[slot] = transfer_ms;
         }
     };
@@ -165,9 +173,10 @@ std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& or
         for (size_t v = 0; v < order.size(); ++v) {
             const StreamSchedule::Visit visit = schedule.begin(order[v]);
             copy(visit.loads);
-            if (visit.slot >= 0) compute_ms = std::max(compute_ms, ready_ms[static_cast<size_t>(visit.slot)]);
+            if (visit.slot >= 0) compute_ms = std::max(compute_ms, ready_ms[visit.slot]);
             compute_ms += times.visit_ms[v];
-            if (visit.slot >= 0) free_ms[static_cast<size_t>(visit.slot)] = compute_ms;
+            if (visit.slot >= 0) free_ms[visit.slot] = compute_ms;
+            schedule.let_go(order[v]);
             if (!times.then_ms.empty()) compute_ms += times.then_ms[v];
             schedule.end(order[v]);
         }

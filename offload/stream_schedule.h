@@ -1,15 +1,17 @@
 // Which slab goes into which slot, and when: the policy of the ring, without streams, memory or time.
 //
-// The coming visits are known, so both decisions are made with the future in view: at the beginning of a visit the
-// slabs of the next P streamed visits that are not in the ring are loaded, and each takes the slot whose next use is
-// farthest away. That is the least number of loads any schedule with this prefetch needs. Invariants: between begin and
-// end of a visit its slot is never taken; nothing is loaded for a visit more than P streamed visits ahead; a copy of
-// the object goes on exactly as the original would, which is how the manager's bookkeeping is checked.
+// The coming visits are known, so both decisions are made with the future in view. At the beginning of a visit the
+// slabs of the next P streamed visits are loaded, where the ring lacks them. Each takes the slot whose next use is
+// farthest away. No schedule with this prefetch needs fewer loads. Invariants: a slot is never taken between begin and
+// let_go of its visit. Nothing is loaded for a visit more than P streamed visits ahead. A copy of the object goes on
+// exactly as the original would; the manager's bookkeeping is checked with one.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "offload/ring_plan.h"
 
 namespace slab::offload {
 
@@ -23,9 +25,8 @@ class StreamSchedule {
   public:
     StreamSchedule() = default;
 
-    // streamed[layer]: whether the layer has a slab that comes and goes. num_prefetch: P >= 1. num_slots: R >= P + 1;
-    // with fewer streamed layers than that the ring has one slot for each of them. Throws std::logic_error otherwise.
-    StreamSchedule(std::vector<bool> streamed, int num_prefetch, int num_slots);
+    // The ring is empty and no order is announced.
+    explicit StreamSchedule(const RingPlan& plan);
 
     // Starts a cyclic visiting order at its beginning, with the ring as it is. Returns the loads of the first P
     // streamed visits, in order; the reference is good until the next call.
@@ -37,19 +38,21 @@ class StreamSchedule {
         int slot;                            // -1: a layer that is not streamed
         const std::vector<SlabLoad>& loads;  // to enqueue now, in this order; good until the next call
     };
-    // One visit at a time (std::logic_error otherwise).
+    // One visit at a time (std::logic_error otherwise). From let_go on the visit's slot may be taken, which happens at
+    // the next begin or start; end lets it go where the caller has not.
     Visit begin(int layer);
+    void let_go(int layer);
     void end(int layer);
 
     // The slot's slab is not there after all (its load failed).
-    void forget(int slot) { ring_[static_cast<size_t>(slot)] = kEmpty; }
+    void forget(int slot) { ring_[slot] = kEmpty; }
 
     int layers() const { return static_cast<int>(streamed_.size()); }
     int streamed_layers() const { return num_streamed_; }         // N
     int slots() const { return static_cast<int>(ring_.size()); }  // min(R, N)
-    bool streamed(int layer) const { return streamed_[static_cast<size_t>(layer)]; }
+    bool streamed(int layer) const { return streamed_[layer]; }
     int open_layer() const { return open_layer_; }          // -1 when none is open
-    int open_slot() const { return open_slot_; }            // -1 likewise, and for a layer that is not streamed
+    int open_slot() const { return open_slot_; }            // -1 likewise, when not streamed, and after let_go
     const std::vector<int>& ring() const { return ring_; }  // [slots] layer in each slot, -1 when empty
     int slots_in_use() const;
 
@@ -71,6 +74,7 @@ class StreamSchedule {
     uint64_t visit_count_ = 0;
     int num_prefetch_ = 1, num_streamed_ = 0;
     int open_layer_ = -1, open_slot_ = -1;
+    bool let_go_ = false;  // the open visit's slot
 };
 
 // What a schedule would do, visit by visit. Works on a copy: the caller's schedule stays where it is.
@@ -101,8 +105,8 @@ struct VisitTimes {
 std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& order, const VisitTimes& times,
                              int rounds);
 
-// What no streamed training pass can beat: at each turn the next copy has to wait until a slot is let go, and the last
-// one must have landed before the last visit begins.
+// A lower bound of a streamed training pass. At each turn the next copy has to wait until a slot is let go. The last
+// copy must have landed before the last visit begins.
 //   max(N f, (N-R) c + f_first + f_last) + head + max(N b, (N-R) c + b_last + b_first) + optimizer
 struct PassTimes {
     double forward_ms, forward_first_ms, forward_last_ms;     // all visits, the first, the last streamed one

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "kernels/runtime/runtime.h"
-#include "offload/host_slabs.h"
+#include "offload/slab_source.h"
 
 namespace slab::offload {
 
@@ -14,11 +14,14 @@ class PoisoningSource final : public SlabSource {
     explicit PoisoningSource(SlabSource& inner) : inner_(inner) {}
     int layers() const override { return inner_.layers(); }
     const SlabLayout& layout(int layer) const override { return inner_.layout(layer); }
-    void enqueue(int layer, std::byte* dst, Stream& transfer) override {
+    size_t stored_bytes(int layer) const override { return inner_.stored_bytes(layer); }
+    size_t copied_bytes(int layer) const override { return inner_.copied_bytes(layer); }
+    bool asynchronous(int layer) const override { return inner_.asynchronous(layer); }
+    void enqueue(int layer, std::byte* slot, Stream& transfer) override {
         ++enqueued;
-        fill_async(dst, 0xFF, layout(layer).total_bytes(), transfer);
+        fill_async(slot, 0xFF, stored_bytes(layer), transfer);
         if (layer == failing_layer) throw std::runtime_error("the source fails");
-        inner_.enqueue(layer, dst, transfer);
+        inner_.enqueue(layer, slot, transfer);
     }
     int failing_layer = -1;
     int enqueued = 0;

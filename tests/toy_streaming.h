@@ -1,5 +1,5 @@
-// A toy network that goes through the manager. Every visit folds all bytes of its slab into a state, in an
-// order-dependent way, and updates a small trained vector of the layer. The reference folds the same slabs without a
+// A toy network that goes through the manager. Every visit folds all bytes of its slab into a state in an
+// order-dependent way, and updates a small trained vector of the layer. The reference folds the same slabs without any
 // manager.
 //
 // Every slot is poisoned with NaN before each copy. A visit that reads too early, or a slot overwritten too soon, shows
@@ -16,8 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "offload/host_slabs.h"
+#include "offload/host_store.h"
 #include "offload/layer_offload_manager.h"
+#include "offload/slab_sender.h"
 #include "tests/poisoning_source.h"
 
 namespace slab::offload {
@@ -88,25 +89,32 @@ inline std::vector<uint32_t> reference_bits(int L, const std::vector<int>& visit
     return bits_of(values);
 }
 
-// A device with two streams, host slabs and the toy's own state.
+inline HostStore toy_store(Device& device, const RingPlan& plan, HostStoreOptions options = {}) {
+    const std::vector<SlabLayout> layouts = toy_layouts(plan.layers());
+    const auto fill = [layouts](int layer, std::byte* dst) { fill_toy(layouts[layer], layer, dst); };
+    return HostStore(device, layouts, plan, fill, std::move(options));
+}
+
+// A device with two streams, a host store and the toy's own state.
 struct Toy {
-    explicit Toy(int L_, const std::vector<int>& resident = {}, size_t budget_bytes = 0)
+    explicit Toy(int L_, const RingOptions& ring = {}, size_t budget_bytes = 0)
         : L(L_),
           device({.threads = 1, .budget_bytes = budget_bytes}),
           compute(device, "compute"),
           transfer(device, "transfer"),
-          slabs(device, toy_layouts(L_), resident),
-          source(slabs),
-          values(kState * static_cast<size_t>(L_ + 1), 0.25f) {
-        slabs.load([this](int layer, std::byte* dst) { fill_toy(slabs.layout(layer), layer, dst); });
-    }
+          plan(slab_bytes(toy_layouts(L_)), ring),
+          store(toy_store(device, plan)),
+          sender(store, device),
+          source(sender),
+          values(kState * static_cast<size_t>(L_ + 1), 0.25f) {}
     ~Toy() {
         manager.reset();
         compute.synchronize();
     }
 
-    LayerOffloadManager& make(OffloadOptions options) {
-        manager = std::make_unique<LayerOffloadManager>(source, std::move(options), compute, transfer, device);
+    LayerOffloadManager& make(OffloadOptions options = {}) { return make_with(plan, std::move(options)); }
+    LayerOffloadManager& make_with(const RingPlan& other, OffloadOptions options = {}) {
+        manager = std::make_unique<LayerOffloadManager>(source, other, compute, transfer, device, std::move(options));
         return *manager;
     }
 
@@ -137,7 +145,9 @@ struct Toy {
     int L;
     Device device;
     Stream compute, transfer;
-    HostSlabs slabs;
+    RingPlan plan;
+    HostStore store;
+    SlabSender sender;
     PoisoningSource source;
     std::vector<float> values;  // [1 + L][kState] state, then each layer's trained vector; compute stream only
     std::vector<int> visited;
@@ -153,7 +163,7 @@ inline std::vector<int> layers_of(unsigned set) {
 
 inline size_t bytes_of(const Toy& toy, const std::vector<int>& layers) {
     size_t bytes = 0;
-    for (int layer : layers) bytes += toy.slabs.layout(layer).total_bytes();
+    for (int layer : layers) bytes += toy.store.layout(layer).total_bytes();
     return bytes;
 }
 

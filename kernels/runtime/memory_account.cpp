@@ -1,7 +1,7 @@
 // Device memory by category, under a budget.
 //
-// A charge is made before the memory is taken, so a refusal leaves nothing allocated; peaks are kept per category and
-// for the sum, since the sum's peak is what a card must hold and the categories peak at different times.
+// A charge is made before the memory is taken, so a refusal leaves nothing allocated. Peaks are kept per category and
+// for the sum: a card must hold the sum's peak, and the categories peak at different times.
 #include "kernels/runtime/memory_account.h"
 
 #include <algorithm>
@@ -81,6 +81,16 @@ void MemoryAccount::release(MemoryCategory category, size_t bytes) {
     assert(used_by_category_[c] >= bytes && "released more than was charged");
     used_bytes_ -= bytes;
     used_by_category_[c] -= bytes;
+}
+
+void MemoryAccount::require(size_t bytes, const std::string& action, const std::string& hint) const {
+    if (budget_bytes_ == 0) return;
+    const size_t in_use_bytes = used_bytes();
+    const size_t left_bytes = budget_bytes_ > in_use_bytes ? budget_bytes_ - in_use_bytes : 0;
+    if (bytes <= left_bytes) return;
+    throw OutOfBudget(action + " needs " + readable(bytes) + " of device memory, " + std::to_string(left_bytes) +
+                      " are left of the budget of " + std::to_string(budget_bytes_) + ": " +
+                      std::to_string(bytes - left_bytes) + " bytes are missing. Hint: " + hint);
 }
 
 size_t MemoryAccount::budget_bytes() const {

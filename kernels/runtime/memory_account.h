@@ -34,6 +34,9 @@ class MemoryAccount {
     // Throws OutOfBudget naming `what`, the category, the bytes asked for and the bytes left.
     void charge(MemoryCategory category, size_t bytes, const std::string& what);
     void release(MemoryCategory category, size_t bytes);
+    // Throws OutOfBudget, naming the action and the bytes missing, when the budget does not hold `bytes` more; takes
+    // nothing. So an action of many allocations is refused before it began.
+    void require(size_t bytes, const std::string& action, const std::string& hint) const;
 
     size_t budget_bytes() const;
     size_t reserved_bytes() const;

@@ -1,16 +1,17 @@
-// Streaming on whichever backend the build has: every visit copies its slab, on the compute stream, to a record in
-// device memory, and the record must be the slabs in the order of the visits.
+// Streaming on whichever backend the build has. Every visit copies its slab, on the compute stream, to a record in
+// device memory. The record must be the slabs in the order of the visits.
 //
-// With no mathematics in it the same source checks the protocol on a GPU. Slots are poisoned before each copy and
-// either stream is held up at random; slabs are big enough that a copy in flight is seen by a reader that did not wait.
+// With no mathematics in it the same source checks the protocol on a GPU. Slots are poisoned before each copy. Either
+// stream is held up at random. Slabs are so big that a reader which did not wait sees a copy in flight.
 #include <doctest/doctest.h>
 
 #include <cstring>
 #include <random>
 #include <vector>
 
-#include "offload/host_slabs.h"
+#include "offload/host_store.h"
 #include "offload/layer_offload_manager.h"
+#include "offload/slab_sender.h"
 #include "tests/poisoning_source.h"
 
 using namespace slab;
@@ -29,24 +30,19 @@ void stream_and_record(size_t largest_bytes, int P, int R, const std::vector<int
         layouts[static_cast<size_t>(l)].add("a", largest_bytes / 2 - static_cast<size_t>(l) * 1001);
         layouts[static_cast<size_t>(l)].add("b", largest_bytes / 2);
     }
-    HostSlabs slabs(device, layouts, resident);
-    slabs.load([&](int layer, std::byte* dst) {
-        for (const SlabTensor& tensor : slabs.layout(layer).tensors())
+    const RingPlan plan(slab_bytes(layouts), {.num_prefetch = P, .num_slots = R, .resident_layers = resident});
+    const HostStore store(device, layouts, plan, [&](int layer, std::byte* dst) {
+        for (const SlabTensor& tensor : layouts[layer].tensors())
             for (size_t i = 0; i < tensor.bytes; ++i)
                 dst[tensor.offset_bytes + i] =
                     static_cast<std::byte>((i * 31 + i / 251 + 57 * static_cast<size_t>(layer)) % 251);
     });
-    PoisoningSource source(slabs);
+    SlabSender sender(store, device);
+    PoisoningSource source(sender);
     std::mt19937 random(seed);
-    LayerOffloadManager m(source,
-                          {.num_prefetch = P,
-                           .num_slots = R,
-                           .resident_layers = resident,
-                           .disturb =
-                               [&random](Stream& stream) {
-                                   if (random() % 3 == 0) delay_async(static_cast<int>(random() % 3000), stream);
-                               }},
-                          compute, transfer, device);
+    LayerOffloadManager m(source, plan, compute, transfer, device, {.disturb = [&random](Stream& stream) {
+                              if (random() % 3 == 0) delay_async(static_cast<int>(random() % 3000), stream);
+                          }});
     m.attach();
     std::vector<int> visits;
     for (int l = 0; l < L; ++l) visits.push_back(l);
@@ -70,7 +66,7 @@ void stream_and_record(size_t largest_bytes, int P, int R, const std::vector<int
         compute.synchronize();
         for (size_t v = 0; v < visits.size(); ++v) {
             INFO("P=" << P << " R=" << R << " step=" << step << " visit=" << v << " layer=" << visits[v]);
-            for (const SlabTensor& tensor : slabs.layout(visits[v]).tensors()) {
+            for (const SlabTensor& tensor : store.layout(visits[v]).tensors()) {
                 size_t wrong = 0;
                 for (size_t i = 0; i < tensor.bytes; ++i)
                     wrong += seen.data()[v * place_bytes + tensor.offset_bytes + i] !=
@@ -79,7 +75,7 @@ void stream_and_record(size_t largest_bytes, int P, int R, const std::vector<int
             }
         }
     }
-    const int N = L - static_cast<int>(resident.size()), slots = m.slots();
+    const int N = L - static_cast<int>(resident.size()), slots = plan.slots();
     CHECK(m.stats().slabs_in == static_cast<uint64_t>(2 * N - slots + 4 * (N - slots)));
     CHECK(m.stats().misses == 0);
     CHECK(m.stats().wait_ms >= 0);

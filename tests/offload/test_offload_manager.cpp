@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "offload/stream_schedule.h"
 #include "tests/toy_streaming.h"
 
 using namespace slab;
@@ -23,9 +22,8 @@ TEST_SUITE("cpu") {
                     for (unsigned residents = 0; residents < 1u << L; ++residents) {
                         INFO("L=" << L << " R=" << R << " P=" << P << " residents=" << residents);
                         const std::vector<int> resident = layers_of(residents);
-                        Toy toy(L, resident);
-                        LayerOffloadManager& m =
-                            toy.make({.num_prefetch = P, .num_slots = R, .resident_layers = resident});
+                        Toy toy(L, {.num_prefetch = P, .num_slots = R, .resident_layers = resident});
+                        LayerOffloadManager& m = toy.make();
                         m.attach();
                         const size_t attached_bytes = toy.device.memory().used_bytes();
                         const uint64_t bytes_before = toy.device.traffic().host_to_device_bytes;
@@ -47,12 +45,12 @@ TEST_SUITE("cpu") {
                         size_t largest = 0;
                         for (int l = 0; l < L; ++l)
                             if ((residents >> l & 1u) == 0u)
-                                largest = std::max(largest, toy.slabs.layout(l).total_bytes());
+                                largest = std::max(largest, toy.store.layout(l).total_bytes());
                         const MemoryAccount& memory = toy.device.memory();
-                        REQUIRE(m.ring_bytes() == static_cast<size_t>(slots) * largest);
-                        REQUIRE(m.resident_bytes() == bytes_of(toy, resident));
-                        REQUIRE(memory.used_bytes(MemoryCategory::ring) == m.ring_bytes());
-                        REQUIRE(memory.used_bytes(MemoryCategory::weights_resident) == m.resident_bytes());
+                        REQUIRE(m.plan().ring_bytes() == static_cast<size_t>(slots) * largest);
+                        REQUIRE(m.plan().resident_bytes() == bytes_of(toy, resident));
+                        REQUIRE(memory.used_bytes(MemoryCategory::ring) == m.plan().ring_bytes());
+                        REQUIRE(memory.used_bytes(MemoryCategory::weights_resident) == m.plan().resident_bytes());
                         // Nothing was allocated after attach.
                         REQUIRE(memory.used_bytes() == attached_bytes);
                         REQUIRE(memory.peak_bytes() == attached_bytes);
@@ -69,12 +67,9 @@ TEST_SUITE("cpu") {
             const int P = 1 + static_cast<int>(random() % static_cast<unsigned>(R - 1));
             const std::vector<int> resident =
                 layers_of(trial % 2 == 0 ? 0u : 1u << (random() % static_cast<unsigned>(L)));
-            Toy toy(L, resident);
+            Toy toy(L, {.num_prefetch = P, .num_slots = R, .resident_layers = resident});
             const Stream* only = trial % 3 == 0 ? &toy.compute : trial % 3 == 1 ? &toy.transfer : nullptr;
-            toy.make({.num_prefetch = P,
-                      .num_slots = R,
-                      .resident_layers = resident,
-                      .disturb = random_delays(trial, only)});
+            toy.make({.disturb = random_delays(trial, only)});
             toy.manager->attach();
             INFO("trial=" << trial << " L=" << L << " R=" << R << " P=" << P);
             for (int step = 0; step < 2; ++step) toy.step(pass_order(L));
@@ -102,11 +97,8 @@ TEST_SUITE("cpu") {
         for (const int K : {1, 3, 5}) {
             std::vector<int> trained_in_full;
             for (int l = K; l < L; ++l) trained_in_full.push_back(l);
-            Toy toy(L, trained_in_full);
-            toy.make({.num_prefetch = 2,
-                      .num_slots = 3,
-                      .resident_layers = trained_in_full,
-                      .disturb = random_delays(static_cast<unsigned>(K))});
+            Toy toy(L, {.num_prefetch = 2, .num_slots = 3, .resident_layers = trained_in_full});
+            toy.make({.disturb = random_delays(static_cast<unsigned>(K))});
             toy.manager->attach();
             const std::vector<int> training = pass_order(L, K < L ? K : 0);
             std::vector<int> forward(training.begin(), training.begin() + L);
@@ -123,8 +115,8 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("offload: micro-batches go round the announced order") {
-        Toy toy(6);
-        LayerOffloadManager& m = toy.make({.num_slots = 3});
+        Toy toy(6, {.num_slots = 3});
+        LayerOffloadManager& m = toy.make();
         m.attach();
         for (int step = 0; step < 2; ++step) {
             m.pre_step(pass_order(6));
@@ -141,11 +133,10 @@ TEST_SUITE("cpu") {
         for (unsigned trial = 0; trial < 30; ++trial) {
             const int L = 3 + static_cast<int>(random() % 4), R = 2 + static_cast<int>(random() % 3);
             const int P = 1 + static_cast<int>(random() % static_cast<unsigned>(R - 1));
-            Toy toy(L, {1});
+            Toy toy(L, {.num_prefetch = P, .num_slots = R, .resident_layers = {1}});
             std::function<void(Stream&)> disturb;
             if (trial % 5 == 0) disturb = random_delays(trial);
-            LayerOffloadManager& m =
-                toy.make({.num_prefetch = P, .num_slots = R, .resident_layers = {1}, .disturb = disturb});
+            LayerOffloadManager& m = toy.make({.disturb = disturb});
             m.attach();
             INFO("trial=" << trial << " L=" << L << " R=" << R << " P=" << P);
             uint64_t misses = 0;
@@ -179,8 +170,8 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("offload: detach and attach in the middle of training keep the bits and the account") {
         const int L = 5;
-        Toy toy(L, {3});
-        LayerOffloadManager& m = toy.make({.num_slots = 3, .resident_layers = {3}, .disturb = random_delays(99)});
+        Toy toy(L, {.num_slots = 3, .resident_layers = {3}});
+        LayerOffloadManager& m = toy.make({.disturb = random_delays(99)});
         CHECK(!m.attached());
         m.attach();
         CHECK(m.attached());
@@ -191,7 +182,8 @@ TEST_SUITE("cpu") {
             m.detach();
             CHECK(!m.attached());
             CHECK(memory.used_bytes(MemoryCategory::ring) == 0);
-            CHECK(memory.used_bytes(MemoryCategory::weights_resident) == m.resident_bytes() + m.streamed_bytes());
+            CHECK(memory.used_bytes(MemoryCategory::weights_resident) ==
+                  m.plan().resident_bytes() + m.plan().streamed_bytes());
             const uint64_t traffic_before = toy.device.traffic().host_to_device_bytes;
             const uint64_t slabs_before = m.stats().slabs_in;
             toy.step(pass_order(L));
@@ -217,7 +209,7 @@ TEST_SUITE("cpu") {
         toy.step(pass_order(L));
         CHECK(toy.right());
         // Another manager on the same slabs: the resident layers are asked for again.
-        toy.make({.resident_layers = {3}});
+        toy.make_with(RingPlan(slab_bytes(toy_layouts(L)), {.resident_layers = {3}}));
         CHECK(memory.used_bytes() == 0);
         toy.manager->attach();
         toy.step(pass_order(L));
@@ -229,27 +221,30 @@ TEST_SUITE("cpu") {
         Stream compute(device, "compute"), transfer(device, "transfer");
         std::vector<SlabLayout> layouts = toy_layouts(3);
         layouts[1] = SlabLayout{};
-        HostSlabs slabs(device, layouts, {});
-        slabs.load([&](int layer, std::byte* dst) { fill_toy(slabs.layout(layer), layer, dst); });
+        const RingPlan plan(slab_bytes(layouts), {});
+        const HostStore store(device, layouts, plan,
+                              [&](int layer, std::byte* dst) { fill_toy(layouts[layer], layer, dst); });
+        SlabSender sender(store, device);
         {
-            LayerOffloadManager m(slabs, {}, compute, transfer, device);
-            CHECK(m.streamed_layers() == 2);
+            LayerOffloadManager m(sender, plan, compute, transfer, device);
+            CHECK(m.plan().streamed_layers() == 2);
             m.attach();
             m.pre_step(pass_order(3));
             for (int layer : pass_order(3)) {
                 const LayerView view = m.begin_layer(layer);
                 CHECK((view.base == nullptr) == (layer == 1));
-                CHECK(view.layout == &slabs.layout(layer));
+                CHECK(view.layout == &store.layout(layer));
                 m.end_layer(layer);
             }
             m.post_step();
             CHECK(m.stats().hits == 4);
             CHECK(m.stats().slabs_in == 2);
         }
-        LayerOffloadManager m(slabs, {.resident_layers = {0, 1, 2}}, compute, transfer, device);
-        CHECK(m.streamed_layers() == 0);
-        CHECK(m.slots() == 0);
-        CHECK(m.ring_bytes() == 0);
+        LayerOffloadManager m(sender, RingPlan(slab_bytes(layouts), {.resident_layers = {0, 1, 2}}), compute, transfer,
+                              device);
+        CHECK(m.plan().streamed_layers() == 0);
+        CHECK(m.plan().slots() == 0);
+        CHECK(m.plan().ring_bytes() == 0);
         CHECK(m.report().rfind("inactive", 0) == 0);
         m.attach();
         m.pre_step(pass_order(3));

@@ -1,4 +1,4 @@
-// What the plugin says of its work: the trace, the measure of waiting, the report before a run.
+// The trace, the measure of waiting, the report before a run.
 #if !defined(SLABSTREAM_CUDA)
 #include <doctest/doctest.h>
 
@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "offload/stream_schedule.h"
 #include "tests/toy_streaming.h"
 
 using namespace slab;
@@ -21,8 +20,8 @@ using Kind = LayerOffloadManager::TraceBox::Kind;
 TEST_SUITE("cpu") {
     TEST_CASE("offload: trace boxes say what happened, in an order that the protocol allows") {
         const int L = 5;
-        Toy toy(L, {2});
-        LayerOffloadManager& m = toy.make({.resident_layers = {2}, .trace = true, .disturb = random_delays(3)});
+        Toy toy(L, {.resident_layers = {2}});
+        LayerOffloadManager& m = toy.make({.trace = true, .disturb = random_delays(3)});
         m.attach();
         for (int step = 0; step < 3; ++step) {
             m.set_trace_step(step + 7);
@@ -40,7 +39,7 @@ TEST_SUITE("cpu") {
         size_t copied_bytes = 0;
         for (size_t i = 0; i < copies.size(); ++i) {
             copied_bytes += copies[i].bytes;
-            CHECK(copies[i].bytes == toy.slabs.layout(copies[i].layer).total_bytes());
+            CHECK(copies[i].bytes == toy.store.layout(copies[i].layer).total_bytes());
             if (i > 0) CHECK(copies[i].start_ms >= copies[i - 1].end_ms - 1e-3);
         }
         CHECK(copied_bytes == stats.bytes_in);
@@ -101,7 +100,7 @@ TEST_SUITE("cpu") {
     TEST_CASE("offload: a host far ahead leaves times out rather than wait or allocate") {
         Gate work;
         Toy toy(3);
-        LayerOffloadManager& m = toy.make({});
+        LayerOffloadManager& m = toy.make();
         m.attach();
         work.hold(toy.compute);
         m.pre_step(pass_order(3));
@@ -116,11 +115,11 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("offload: the report says what is streamed and what is spared") {
-        Toy toy(6, {0});
-        const LayerOffloadManager& m = toy.make({.num_slots = 3, .resident_layers = {0}});
-        CHECK(m.report().find("streams 5 of 6 layers through 3 slots") != std::string::npos);
-        CHECK(m.report().find(" of device memory") != std::string::npos);
-        const LayerOffloadManager& wide = toy.make({.num_slots = 9, .resident_layers = {0}});
+        const std::vector<size_t> bytes = slab_bytes(toy_layouts(6));
+        const RingPlan plan(bytes, {.num_slots = 3, .resident_layers = {0}});
+        CHECK(plan.report().find("streams 5 of 6 layers through 3 slots") != std::string::npos);
+        CHECK(plan.report().find(" of device memory") != std::string::npos);
+        const RingPlan wide(bytes, {.num_slots = 9, .resident_layers = {0}});
         CHECK(wide.slots() == 5);
         CHECK(wide.report().find("holds every streamed layer") != std::string::npos);
         CHECK(wide.report().find("9 slots were asked for") != std::string::npos);

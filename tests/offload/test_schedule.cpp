@@ -1,7 +1,7 @@
 // The ring's policy, exhaustively for small networks.
 //
-// Every schedule is replayed by a checker of its own, and its number of loads is compared with a search over all
-// choices of victims, which shares nothing with the policy but the rule of what has to be in the ring when.
+// Every schedule is replayed by a checker of its own. Its number of loads is compared with a search over all choices of
+// victims. The search shares nothing with the policy but the rule of what has to be in the ring when.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/stream_schedule.h"
@@ -32,6 +33,11 @@ struct Case {
         return s;
     }
 };
+
+StreamSchedule schedule_of(const std::vector<bool>& streamed, int P, int R) {
+    std::vector<size_t> stored_bytes(streamed.begin(), streamed.end());  // 1 or, for what does not stream, 0
+    return StreamSchedule(RingPlan(std::move(stored_bytes), {.num_prefetch = P, .num_slots = R}));
+}
 
 std::vector<int> training_order(int L, int lowest_backward = 0) {
     std::vector<int> order;
@@ -129,7 +135,7 @@ int fewest_loads(const Case& c, int rounds, bool must_prefetch) {
 // Replays the loads of one case, holding every promise of the schedule against an own copy of the ring. Returns the
 // loads of each round.
 std::vector<int> replay(const Case& c, int rounds) {
-    StreamSchedule schedule(c.streamed, c.P, c.R);
+    StreamSchedule schedule = schedule_of(c.streamed, c.P, c.R);
     std::vector<int> ring(static_cast<size_t>(schedule.slots()), -1);
     std::vector<int> per_round;
     const auto apply = [&](const std::vector<SlabLoad>& loads, int open_layer, unsigned allowed) {
@@ -203,7 +209,7 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("schedule: the worked example") {
         const std::vector<int> order = training_order(4);
-        const StreamSchedule warm = simulate(StreamSchedule(std::vector<bool>(4, true), 1, 2), order, order).after;
+        const StreamSchedule warm = simulate(schedule_of(std::vector<bool>(4, true), 1, 2), order, order).after;
         std::vector<int> ring = warm.ring();
         std::sort(ring.begin(), ring.end());
         REQUIRE(ring == std::vector<int>{0, 1});
@@ -235,7 +241,7 @@ TEST_SUITE("cpu") {
             Case c{"training", L, P, R, training_order(L), std::vector<bool>(static_cast<size_t>(L), true)};
             c.streamed[random() % static_cast<unsigned>(L)] = random() % 2 == 0;
             INFO(c.text());
-            StreamSchedule schedule(c.streamed, P, R);
+            StreamSchedule schedule = schedule_of(c.streamed, P, R);
             schedule.start(c.order);
             for (int round = 0; round < 3; ++round) {
                 for (size_t v = 0; v < c.order.size(); ++v) {
@@ -267,7 +273,7 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("schedule: without an order each visit loads for itself, into the slot used longest ago") {
-        StreamSchedule schedule(std::vector<bool>(5, true), 1, 3);
+        StreamSchedule schedule = schedule_of(std::vector<bool>(5, true), 1, 3);
         CHECK(schedule.start({}).empty());
         std::vector<int> slots;
         for (int layer : {0, 1, 2, 3, 4, 3, 0}) {
@@ -281,7 +287,7 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("schedule: a slab whose load failed is loaded again") {
-        StreamSchedule schedule(std::vector<bool>(4, true), 1, 2);
+        StreamSchedule schedule = schedule_of(std::vector<bool>(4, true), 1, 2);
         const std::vector<SlabLoad> first = schedule.start(training_order(4));
         REQUIRE(first.size() == 1);
         schedule.forget(first[0].slot);
@@ -294,7 +300,7 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("schedule: a copy goes on as the original") {
-        StreamSchedule a(std::vector<bool>(6, true), 2, 4);
+        StreamSchedule a = schedule_of(std::vector<bool>(6, true), 2, 4);
         a.start(training_order(6));
         for (int l = 0; l < 4; ++l) a.begin(l), a.end(l);
         StreamSchedule b = a;
@@ -307,10 +313,30 @@ TEST_SUITE("cpu") {
         CHECK(a.ring() == b.ring());
     }
 
+    TEST_CASE("schedule: a slot let go is the visit's no more, though the visit stays open") {
+        StreamSchedule schedule = schedule_of(std::vector<bool>(4, true), 1, 2);
+        schedule.start(training_order(4));
+        CHECK_THROWS_AS(schedule.let_go(0), std::logic_error);
+        const int slot = schedule.begin(0).slot;
+        CHECK(schedule.open_slot() == slot);
+        CHECK_THROWS_AS(schedule.let_go(1), std::logic_error);
+        schedule.let_go(0);
+        CHECK(schedule.open_slot() == -1);
+        CHECK(schedule.open_layer() == 0);
+        CHECK_THROWS_AS(schedule.let_go(0), std::logic_error);
+        CHECK_THROWS_AS(schedule.begin(1), std::logic_error);
+        schedule.end(0);
+        CHECK(schedule.open_layer() == -1);
+        CHECK_THROWS_AS(schedule.let_go(0), std::logic_error);
+        schedule.begin(1);
+        schedule.end(1);  // lets it go as well
+        CHECK(schedule.open_slot() == -1);
+        CHECK_NOTHROW(schedule.begin(2));
+        CHECK_NOTHROW(schedule.let_go(2));
+    }
+
     TEST_CASE("schedule: misuse is refused") {
-        CHECK_THROWS_AS(StreamSchedule(std::vector<bool>(4, true), 0, 2), std::logic_error);
-        CHECK_THROWS_AS(StreamSchedule(std::vector<bool>(4, true), 2, 2), std::logic_error);
-        StreamSchedule schedule(std::vector<bool>(4, true), 1, 2);
+        StreamSchedule schedule = schedule_of(std::vector<bool>(4, true), 1, 2);
         CHECK_THROWS_AS(schedule.start({0, 4}), std::logic_error);
         CHECK_THROWS_AS(schedule.start({-1}), std::logic_error);
         CHECK_THROWS_AS(schedule.begin(4), std::logic_error);
@@ -327,7 +353,7 @@ TEST_SUITE("cpu") {
         // f0 0-2, f1 2-4; copy of 2 waits for f0: 2-5, of 3 for the link: 5-8; f2 5-7, f3 8-10; head 10-15. Backward:
         // b3 15-19, b2 19-23; copy of 1 19-22, of 0 waits for b2: 23-26; b1 23-27, b0 27-31; optimizer 31-32.
         const std::vector<int> order = training_order(4);
-        const StreamSchedule cold(std::vector<bool>(4, true), 1, 2);
+        const StreamSchedule cold = schedule_of(std::vector<bool>(4, true), 1, 2);
         const VisitTimes times{{2, 2, 2, 2, 4, 4, 4, 4}, {0, 0, 0, 5, 0, 0, 0, 1}, {3, 3, 3, 3}};
         const std::vector<double> rounds = round_ms(cold, order, times, 3);
         REQUIRE(rounds.size() == 3);
@@ -344,7 +370,7 @@ TEST_SUITE("cpu") {
         for (int L = 2; L <= 8; ++L) {
             for (int R = 2; R <= L; ++R) {
                 for (int P = 1; P <= R - 1; ++P) {
-                    const StreamSchedule cold(std::vector<bool>(static_cast<size_t>(L), true), P, R);
+                    const StreamSchedule cold = schedule_of(std::vector<bool>(static_cast<size_t>(L), true), P, R);
                     const std::vector<int> order = training_order(L);
                     const size_t n = order.size(), half = n / 2;
                     for (int trial = 0; trial < 8; ++trial) {

@@ -3,13 +3,11 @@
 
 #include <algorithm>
 
-#include "offload/host_slabs.h"
-
 namespace slab::train {
 
 double measure_link_gbps(Model& model) {
-    const int layer = model.layout().streamed.at(0);
-    offload::HostSlabs& slabs = model.slabs();
+    const int layer = model.layout().ring.streamed().at(0);
+    const offload::HostStore& slabs = model.slabs();
     Stream& transfer = model.transfer();
     const DeviceBuffer& idle = model.idle_memory();
     const size_t slab_bytes = slabs.layout(layer).total_bytes(), bytes = std::min(slab_bytes, idle.bytes());
@@ -18,7 +16,7 @@ double measure_link_gbps(Model& model) {
     for (int repeat = 0; repeat < 4; ++repeat) {
         start.record(transfer);
         if (bytes == slab_bytes)
-            slabs.enqueue(layer, idle.data(), transfer);
+            model.sender().enqueue(layer, idle.data(), transfer);
         else
             copy_async(idle.data(), slabs.host(layer), bytes, CopyKind::host_to_device, transfer);
         end.record(transfer);

@@ -280,22 +280,15 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
         uploads_.push_back({PinnedBuffer(device, 3 * sizeof(int32_t) * rows, "tokens of a micro-batch"),
                             std::make_unique<Event>(device)});
 
-    std::vector<int> resident = layout_.resident_frozen;
-    for (int l = 0; l < layout_.config.L; ++l)
-        if (!layout_.layer_is_frozen(l)) resident.push_back(l);
-    slabs_ = std::make_unique<offload::HostSlabs>(device, layout_.layer_slabs(), resident);
     const auto fill = [this, &device, &weights, stop = options.stop](int layer, std::byte* dst) {
         read_slab(layout_.layer(layer), weights, dst, device.pool(), stop);
     };
-    slabs_->load(fill, options.progress);
+    slabs_ = std::make_unique<offload::HostStore>(device, layout_.layer_slabs(), layout_.ring, fill,
+                                                  offload::HostStoreOptions{.progress = options.progress});
+    sender_ = std::make_unique<offload::SlabSender>(*slabs_, device);
     manager_ = std::make_unique<offload::LayerOffloadManager>(
-        *slabs_,
-        offload::OffloadOptions{.num_prefetch = layout_.settings.num_prefetch,
-                                .num_slots = layout_.settings.num_slots,
-                                .resident_layers = resident,
-                                .trace = options.trace,
-                                .disturb = options.disturb},
-        compute_, transfer_, device);
+        *sender_, layout_.ring, compute_, transfer_, device,
+        offload::OffloadOptions{.trace = options.trace, .disturb = options.disturb});
     manager_->attach();
     load_outer(layout_, weights, memory_, compute_, options.stop);
     load_trained(layout_, weights, trained(), seed_, compute_, options.stop);

@@ -12,8 +12,9 @@
 
 #include "data/base/stop_token.h"
 #include "kernels/runtime/runtime.h"
-#include "offload/host_slabs.h"
+#include "offload/host_store.h"
 #include "offload/layer_offload_manager.h"
+#include "offload/slab_sender.h"
 #include "train/files/base_weights.h"
 #include "train/model/block.h"
 #include "train/model/bound_weights.h"
@@ -47,7 +48,8 @@ class Model {
     TrainedTensors& trained() { return *memory_.trained; }
     Stream& compute() { return compute_; }
     Stream& transfer() { return transfer_; }
-    offload::HostSlabs& slabs() { return *slabs_; }
+    const offload::HostStore& slabs() const { return *slabs_; }
+    offload::SlabSender& sender() { return *sender_; }
     size_t host_slab_bytes() const { return slabs_->streamed_bytes(); }
     const DeviceBuffer& idle_memory() const;  // the larger of the buffers that hold nothing between steps
 
@@ -100,7 +102,8 @@ class Model {
     ModelLayout layout_;
     uint64_t seed_;
     Stream compute_, transfer_;
-    std::unique_ptr<offload::HostSlabs> slabs_;
+    std::unique_ptr<offload::HostStore> slabs_;
+    std::unique_ptr<offload::SlabSender> sender_;
     std::unique_ptr<offload::LayerOffloadManager> manager_;
     ModelMemory memory_;
     std::vector<Upload> uploads_;

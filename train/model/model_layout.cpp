@@ -60,9 +60,9 @@ void check_settings(const ModelConfig& c, const ModelSettings& s) {
     if (!s.layer_offloading) return;
     if (s.num_prefetch < 1)
         refuse("--num-prefetch " + std::to_string(s.num_prefetch) + " is out of range; wanted 1 or more");
-    if (s.num_slots < s.num_prefetch + 1)
+    if (const int least = offload::least_slots(s.num_prefetch); s.num_slots < least)
         refuse("--num-slots " + std::to_string(s.num_slots) + " cannot hold the open layer and --num-prefetch " +
-               std::to_string(s.num_prefetch) + " more; wanted at least " + std::to_string(s.num_prefetch + 1));
+               std::to_string(s.num_prefetch) + " more; wanted at least " + std::to_string(least));
 }
 
 // Sums and products of bytes, checked: a plan that wrapped around would fit any budget. Sizes of one tensor or of one
@@ -178,15 +178,20 @@ void lay_out_weights(ModelLayout& m) {
 }
 
 void lay_out_streaming(ModelLayout& m) {
-    const auto& resident = m.settings.resident_layers;
-    for (int l = 0; l < m.config.L; ++l) {
-        if (!m.layer_is_frozen(l)) continue;
-        const bool stays =
-            !m.settings.layer_offloading || std::find(resident.begin(), resident.end(), l) != resident.end();
-        (stays ? m.resident_frozen : m.streamed).push_back(l);
+    const ModelSettings& s = m.settings;
+    offload::RingOptions options;
+    if (s.layer_offloading) {
+        options = {.num_prefetch = s.num_prefetch, .num_slots = s.num_slots, .resident_layers = s.resident_layers};
+    } else {
+        options.resident_layers.resize(m.config.L);
+        std::iota(options.resident_layers.begin(), options.resident_layers.end(), 0);
     }
-    for (int l : m.streamed) m.slot_bytes = std::max(m.slot_bytes, m.layer(l).slab.total_bytes());
-    m.slots = std::min<int>(m.settings.num_slots, static_cast<int>(m.streamed.size()));
+    m.ring = offload::RingPlan(offload::slab_bytes(m.layer_slabs()), options);
+    for (int l = 0; l < m.config.L; ++l)
+        if (m.layer_is_frozen(l) && !m.ring.streams(l)) m.resident_frozen.push_back(l);
+    m.streamed = m.ring.streamed();
+    m.slots = m.ring.slots();
+    m.slot_bytes = m.ring.slot_bytes();
 }
 
 void lay_out_activations(ModelLayout& m) {

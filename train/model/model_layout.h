@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/runtime/memory_account.h"
+#include "offload/ring_plan.h"
 #include "offload/slab_layout.h"
 #include "train/files/adapter_config.h"
 #include "train/model/block_buffers.h"
@@ -96,6 +97,7 @@ struct ModelLayout {
     bool embeddings_trained;
 
     // Streaming.
+    offload::RingPlan ring;
     std::vector<int> streamed;         // layer numbers
     std::vector<int> resident_frozen;  // frozen layers on the device
     int slots = 0;                     // R: slots of the ring, at most one for each streamed layer

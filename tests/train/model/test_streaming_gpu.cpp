@@ -104,13 +104,11 @@ size_t arm(Run& run, int steps) {
     auto& manager = run.model.offload();
     const ModelLayout& layout = run.layout;
     Disturbance& d = *run.disturbance;
-    std::vector<bool> streamed(static_cast<size_t>(layout.config.L));
-    for (int layer : layout.streamed) streamed[static_cast<size_t>(layer)] = true;
-    const std::vector<int> first(layout.streamed.begin(), layout.streamed.begin() + manager.slots());
-    offload::Simulation simulated = simulate(
-        offload::StreamSchedule(streamed, layout.settings.num_prefetch, layout.settings.num_slots), first, first);
-    d.slots.assign(static_cast<size_t>(manager.slots()), nullptr);
-    d.slot_bytes = manager.slot_bytes();
+    const offload::RingPlan& plan = manager.plan();
+    const std::vector<int> first(plan.streamed().begin(), plan.streamed().begin() + plan.slots());
+    offload::Simulation simulated = simulate(offload::StreamSchedule(plan), first, first);
+    d.slots.assign(static_cast<size_t>(plan.slots()), nullptr);
+    d.slot_bytes = plan.slot_bytes();
     manager.pre_step(first);
     for (const auto& visit : simulated.visits) {
         d.slots.at(static_cast<size_t>(visit.slot)) = const_cast<std::byte*>(manager.begin_layer(visit.layer).base);
