@@ -148,7 +148,7 @@ Plan make_plan(const Product& p, cublasLtHandle_t blas) {
         if (plan.fused_bias) return plan;
         set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
     }
-    if (!choose_algorithm(plan, p, blas)) throw std::runtime_error(text_of(p) + ": cuBLASLt has no algorithm for it");
+    if (!choose_algorithm(plan, p, blas)) throw DeviceError(text_of(p) + ": cuBLASLt has no algorithm for it");
     return plan;
 }
 

@@ -1,8 +1,8 @@
 // Every CUDA and cuBLAS call goes through one of these.
 //
-// CUDA_CHECK and CUBLAS_CHECK throw std::runtime_error with the expression, file:line, the error's name and its
-// meaning, and clear the error that CUDA remembers, so that a refused call does not show up again in an unrelated
-// place. CUDA_WARN and CUBLAS_WARN print the same instead: destructors use them.
+// CUDA_CHECK and CUBLAS_CHECK throw DeviceError with the expression, file:line, the error's name and its meaning. They
+// clear the error that CUDA remembers, so that a refused call does not show up again in an unrelated place. CUDA_WARN
+// and CUBLAS_WARN print the text instead; destructors use them.
 #pragma once
 
 #include <cublasLt.h>

@@ -16,7 +16,6 @@
 #include <charconv>
 #include <cstdint>
 #include <fstream>
-#include <stdexcept>
 #include <utility>
 
 namespace slab {
@@ -57,7 +56,7 @@ struct ControlGroup {
 };
 
 // The group that the process is in and all those around it, each of which may have a limit: a container's, a batch
-// job's, a service's. A container sees its own group in the place of the root, whatever path is told: the mount's root
+// job's, a service's. A container sees its own group in the place of the root, whatever path is given: the mount's root
 // is among them always. Source: cgroups(7), /proc/pid/cgroup, lines "hierarchy:controllers:path".
 std::vector<ControlGroup> control_groups(const std::filesystem::path& root) {
     const std::filesystem::path mount = root / "sys/fs/cgroup";
@@ -103,9 +102,9 @@ HostMemory::HostMemory(size_t bytes, int numa_node, const std::string& what) {
     if (bytes <= available_bytes)
         memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        throw std::runtime_error("out of host memory: '" + what + "' needs " + std::to_string(bytes) + " bytes, " +
-                                 std::to_string(available_bytes) +
-                                 " are available. Hint: free memory, or lift the limit (ulimit -v)");
+        throw DeviceError("out of host memory: '" + what + "' needs " + std::to_string(bytes) + " bytes, " +
+                          std::to_string(available_bytes) +
+                          " are available. Hint: free memory, or lift the limit (ulimit -v)");
     }
     data_ = static_cast<std::byte*>(memory);
     bytes_ = bytes;
@@ -149,6 +148,26 @@ std::byte* HostMemory::release() {
 
 void unmap_pages(std::byte* data, size_t bytes) {
     if (data != nullptr) munmap(data, bytes);
+}
+
+void LockedRanges::add(const std::byte* first, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    bytes_[first] = bytes;
+}
+
+void LockedRanges::remove(const std::byte* first) {
+    const std::lock_guard lock(mutex_);
+    bytes_.erase(first);
+}
+
+size_t LockedRanges::copyable_bytes(const std::byte* first, size_t bytes) const {
+    const std::lock_guard lock(mutex_);
+    auto range = bytes_.upper_bound(first);
+    if (range == bytes_.begin()) return bytes;
+    --range;
+    const auto offset_bytes = static_cast<size_t>(first - range->first);
+    if (offset_bytes >= range->second) return bytes;  // pageable
+    return std::min(bytes, piece_bytes_ - offset_bytes % piece_bytes_);
 }
 
 void PinnedAccount::charge(size_t bytes, const std::string& what) {

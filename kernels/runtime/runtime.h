@@ -1,13 +1,15 @@
 // Devices, streams, events and buffers: one meaning, two implementations.
 //
-// runtime_cuda.cu is thin ownership over the CUDA runtime. In runtime_cpu.cpp a Stream is a worker thread with a
-// first-in-first-out queue and "device" memory is ordinary memory with the same accounting: work is enqueued and the
-// caller runs ahead, exactly as with CUDA, so the whole ordering protocol runs (and is checked by ThreadSanitizer)
-// without a GPU. Invariant: nothing here orders two streams except Stream::wait. Streams share no lock but, on CUDA, a
-// short look at what is page-locked. Everything is move-only, nothing is global (but that CUDA's context of a GPU is a
-// process's). An error inside a host function surfaces as an exception, with the operation's name, at the next
-// synchronize() of that stream, of a stream that waits for an event recorded on it, or of an event recorded on either;
-// later host functions there are skipped (on the CPU that is all work), kernels of a GPU run on.
+// On CUDA (runtime_cuda.cu) this is thin ownership over CUDA's own. On the CPU (runtime_cpu.cpp) a Stream is a worker
+// thread with a first-in-first-out queue, and "device" memory is ordinary memory with the same accounting. There too
+// work is enqueued and the caller runs ahead, so the whole ordering protocol runs, and is checked by ThreadSanitizer,
+// without a GPU. runtime.cpp holds what both share.
+// Invariant: nothing here orders two streams except Stream::wait. Streams share no lock but, on CUDA, a short look at
+// what is page-locked. Everything is move-only. Nothing is global but what belongs to the process: CUDA's context of a
+// GPU, and the page-locked ranges.
+// Errors: an error inside a host function surfaces as a DeviceError, with the operation's name, at the next
+// synchronize(). That holds for its stream, for a stream that waits for an event recorded on it, and for an event
+// recorded on either. Later host functions there are skipped (on the CPU that is all work); a GPU's kernels run on.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +17,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 #include "kernels/runtime/device_error.h"
@@ -45,8 +46,8 @@ struct DeviceOptions {
     size_t pinned_limit_bytes = 0;  // page-lock no more host memory than this; 0 = what the system grants
 };
 
-// What is in use of the device, driver and libraries included, to be compared with the plan. Asked of the driver on
-// CUDA; the account's use on the CPU.
+// Device memory in use, driver and libraries included, to be compared with the plan. On CUDA the driver's answer; on
+// the CPU the account's.
 struct MeasuredMemory {
     size_t bytes;
     bool of_process;  // false: the driver does not tell processes apart, and others' use since the first Device counts
@@ -57,6 +58,7 @@ int device_count();  // usable devices here; 1 on the CPU, 0 in CUDA without a G
 // One GPU, or the CPU standing in for it. Must outlive every stream, event and buffer made from it.
 class Device {
   public:
+    // Throws std::invalid_argument when there is no such GPU, DeviceError when none can be used.
     explicit Device(const DeviceOptions& options = {});
     ~Device();
     Device(const Device&) = delete;
@@ -170,7 +172,7 @@ struct PinnedLimit : DeviceError {
 };
 
 // Page-locked host memory (plain memory on the CPU backend), 256-byte aligned, exactly `bytes` long. Throws
-// PinnedLimit, or std::runtime_error where the machine has not that much memory.
+// PinnedLimit, or DeviceError where the machine has not that much memory.
 class PinnedBuffer {
   public:
     PinnedBuffer() = default;

@@ -2,10 +2,9 @@
 // worker empties, and counters that events read. For runtime_cpu.cpp alone.
 //
 // ThreadSanitizer must be able to find a missing wait between two streams, so nothing here may order two threads by
-// accident. Hence everything is one-way: the host publishes with release and the worker reads with acquire, the worker
-// reports progress with release and whoever waits for it reads with acquire, and sleeping goes through the futex system
-// call instead of mutexes, condition variables or std::atomic::wait, all of which also order the waiter before the
-// waker.
+// accident. Hence everything is one-way. The host publishes with release and the worker reads with acquire. The worker
+// reports progress with release and whoever waits for it reads with acquire. Sleeping goes through the futex system
+// call: mutexes, condition variables and std::atomic::wait would also order the waiter before the waker.
 #pragma once
 
 #include <linux/futex.h>
@@ -18,10 +17,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "kernels/runtime/device_error.h"
 #include "kernels/runtime/thread_pool.h"
 
 namespace slab::cpu {
@@ -46,7 +45,7 @@ struct Failure {
 
 [[noreturn]] inline void report(Failure& failure) {
     failure.reported.store(true, std::memory_order_relaxed);
-    throw std::runtime_error(failure.text);
+    throw DeviceError(failure.text);
 }
 
 // How far the records of one event by one stream have come: record n is reached when reached - n >= 0 (modulo 2^32).
@@ -87,8 +86,8 @@ struct Progress {
     }
 };
 
-// Counted by hand, not by std::shared_ptr: its copies acquire what other owners released, which would order a stream
-// after whatever another stream did before it let go of the same event. Here only the last owner acquires.
+// Counted by hand: a std::shared_ptr's copies acquire what other owners released. That would order a stream after
+// whatever another stream did before it let go of the same event. Here only the last owner acquires.
 class ProgressRef {
   public:
     ProgressRef() = default;
@@ -158,7 +157,9 @@ class Queue {
                 node = first_->next.load(std::memory_order_acquire);
             }
         }
-        asleep_.store(0, std::memory_order_relaxed);
+        // An exchange, not a store: a store would end the release sequence of the latest push(), and the next
+        // exchange(1) above could miss that push's item on its way to sleep.
+        (void)asleep_.exchange(0, std::memory_order_relaxed);
         delete std::exchange(first_, node);
         return std::move(node->item);
     }

@@ -1,13 +1,13 @@
 // The runtime on CUDA: thin ownership over streams, events, device memory and page-locked host memory.
 //
 // All streams are non-blocking (the legacy stream orders nothing here), events carry no timing unless asked for, and
-// every host thread that touches a stream first makes its device current. Buffers are in runtime_cuda_memory.cu.
+// every host thread that touches a stream first makes its device current. Memory is in runtime_cuda_memory.cu.
 #include <algorithm>
 #include <atomic>
-#include <cassert>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <cstring>
+#include <exception>
 #include <functional>
 #include <stdexcept>
 #include <utility>
@@ -48,6 +48,12 @@ int count_devices(std::string* why) {
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0) return count;
     (void)cudaGetLastError();
+    if (const size_t left_bytes = free_address_bytes(); error == cudaErrorMemoryAllocation && left_bytes != SIZE_MAX) {
+        *why = "CUDA cannot start under the limit on this process's address space, of which " +
+               memory_text(left_bytes) + " are left (" + cudaGetErrorName(error) +
+               "). Hint: lift the limit (ulimit -v, -d); CUDA reserves addresses for all memory of machine and GPUs";
+        return 0;
+    }
     int driver = 0, runtime = 0;
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
@@ -65,7 +71,7 @@ int count_devices(std::string* why) {
 
 [[noreturn]] void report(HostFailure& failure) {
     failure.reported.store(true);
-    throw std::runtime_error(failure.text);
+    throw DeviceError(failure.text);
 }
 
 void report_any(const std::vector<std::shared_ptr<HostFailure>>& failures) {
@@ -77,19 +83,19 @@ void report_any(const std::vector<std::shared_ptr<HostFailure>>& failures) {
 
 void throw_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
     (void)cudaGetLastError();
-    throw std::runtime_error(error_text(error, expression, file, line));
+    throw DeviceError(error_text(error, expression, file, line));
 }
 
 void throw_cublas_error(cublasStatus_t status, const char* expression, const char* file, int line) {
     (void)cudaGetLastError();
-    throw std::runtime_error(error_text(status, expression, file, line));
+    throw DeviceError(error_text(status, expression, file, line));
 }
 
-// After a fault every call fails in the same way, destructors' too, of which there are thousands: it is said once.
+// After a fault every call fails in the same way, those of thousands of destructors too: the warning is printed once.
 void warn_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
     (void)cudaGetLastError();
-    static std::atomic<int> said{cudaSuccess};
-    if (said.exchange(error) == error) return;
+    static std::atomic<int> printed{cudaSuccess};
+    if (printed.exchange(error) == error) return;
     std::fprintf(stderr, "warning: %s\n", error_text(error, expression, file, line).c_str());
 }
 
@@ -106,21 +112,20 @@ int device_count() {
     return count_devices(&why);
 }
 
-Device::State::State(const DeviceOptions& options)
-    : index(options.index), pool(options.threads), pinned(options.pinned_limit_bytes) {
+Device::State::State(const DeviceOptions& options) : DeviceState(options), index(options.index) {
     std::string why;
     const int count = count_devices(&why);
-    if (count == 0) throw std::runtime_error("this build runs on CUDA, but " + why);
+    if (count == 0) throw DeviceError("this build runs on CUDA, but " + why);
     if (index < 0 || index >= count) {
-        throw std::runtime_error("GPU " + std::to_string(index) + " given, 0 to " + std::to_string(count - 1) +
-                                 " are here. Hint: nvidia-smi -L lists them");
+        throw std::invalid_argument("GPU " + std::to_string(index) + " given, 0 to " + std::to_string(count - 1) +
+                                    " are here. Hint: nvidia-smi -L lists them");
     }
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     name = properties.name;
     const std::string capability = std::to_string(properties.major) + "." + std::to_string(properties.minor);
     if (properties.major < 8) {
-        throw std::runtime_error(
+        throw DeviceError(
             "GPU " + std::to_string(index) + " (" + name + ") has compute capability " + capability +
             ", 8.0 or higher is wanted (bf16 on tensor cores). Hint: choose another GPU (CUDA_VISIBLE_DEVICES=N), or "
             "build for the CPU (make BACKEND=cpu)");
@@ -130,9 +135,9 @@ Device::State::State(const DeviceOptions& options)
     cudaFuncAttributes attributes;
     if (cudaFuncGetAttributes(&attributes, delay_kernel) != cudaSuccess) {
         (void)cudaGetLastError();
-        throw std::runtime_error(
-            "this build has no code for GPU " + std::to_string(index) + " (" + name + ", compute capability " +
-            capability + "). Hint: make CUDA_ARCHS=" + std::to_string(properties.major * 10 + properties.minor));
+        throw DeviceError("this build has no code for GPU " + std::to_string(index) + " (" + name +
+                          ", compute capability " + capability +
+                          "). Hint: make CUDA_ARCHS=" + std::to_string(properties.major * 10 + properties.minor));
     }
     char pci_bus_id[32];
     CUDA_CHECK(cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, index));
@@ -152,38 +157,6 @@ void Device::State::make_current() const {
     if (current != index) CUDA_CHECK(cudaSetDevice(index));
 }
 
-Device::Device(const DeviceOptions& options) : state_(std::make_unique<State>(options)) {}
-Device::~Device() {
-    assert(state_->streams.empty() && "a stream outlives its device");
-}
-
-MemoryAccount& Device::memory() {
-    return *state_->memory;
-}
-ThreadPool& Device::pool() {
-    return state_->pool;
-}
-std::string Device::name() const {
-    return state_->name;
-}
-size_t Device::host_pinned_bytes() const {
-    return state_->pinned.used_bytes();
-}
-size_t Device::available_bytes() const {
-    return state_->available_bytes;
-}
-int Device::numa_node() const {
-    return state_->numa_node;
-}
-Traffic Device::traffic() const {
-    return {state_->host_to_device_bytes.load(), state_->device_to_host_bytes.load()};
-}
-
-void Device::synchronize() {
-    const std::lock_guard lock(state_->streams_mutex);
-    for (Stream::State* stream : state_->streams) stream->synchronize();
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // Stream
 
@@ -199,15 +172,11 @@ Stream::State::State(Device& on_device, std::string its_name, size_t workspace_b
         if (blas != nullptr) CUBLAS_WARN(cublasLtDestroy(blas));
         throw;
     }
-    const std::lock_guard lock(device.state().streams_mutex);
-    device.state().streams.push_back(this);
+    device.state().add(this);
 }
 
 Stream::State::~State() {
-    {
-        const std::lock_guard lock(device.state().streams_mutex);
-        std::erase(device.state().streams, this);
-    }
+    device.state().remove(this);
     CUDA_WARN(cudaSetDevice(device.state().index));
     CUDA_WARN(cudaStreamSynchronize(stream));
     if (failures.front()->set.load() && !failures.front()->reported.load()) {
@@ -229,9 +198,8 @@ void Stream::State::synchronize() {
     const cudaError_t error = cudaStreamSynchronize(stream);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
-        throw std::runtime_error("stream '" + name + "': " + cudaGetErrorName(error) + ", " +
-                                 cudaGetErrorString(error) + " (in '" + latest_op +
-                                 "' or an operation enqueued before it)");
+        throw DeviceError("stream '" + name + "': " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error) +
+                          " (in '" + latest_op + "' or an operation enqueued before it)");
     }
     report_any(failures);
 }
@@ -246,22 +214,6 @@ void Stream::State::fold_profile() {
     }
     spare.insert(spare.end(), pending.begin(), pending.end());
     pending.clear();
-}
-
-Stream::Stream(Device& device, std::string name, size_t workspace_bytes)
-    : state_(std::make_unique<State>(device, std::move(name), workspace_bytes)) {}
-Stream::~Stream() = default;
-Stream::Stream(Stream&&) noexcept = default;
-Stream& Stream::operator=(Stream&&) noexcept = default;
-
-Device& Stream::device() const {
-    return state_->device;
-}
-const std::string& Stream::name() const {
-    return state_->name;
-}
-void Stream::synchronize() {
-    state_->synchronize();
 }
 
 cudaStream_t native(Stream& stream) {
@@ -302,19 +254,6 @@ void Stream::enqueue(const char* op, std::function<void(ThreadPool&)> fn) {
     host_function(op, [fn = std::move(fn), &pool = device().pool()] { fn(pool); });
 }
 
-void Stream::set_profiling(bool on) {
-    synchronize();
-    state_->fold_profile();
-    state_->profiling = on;
-    if (on) state_->profile_ms.clear();
-}
-
-std::map<std::string, double> Stream::profile_ms() {
-    synchronize();
-    state_->fold_profile();
-    return state_->profile_ms;
-}
-
 OpScope::OpScope(Stream& stream, const char* op) : state_(stream.state()), timed_(state_.profiling) {
     state_.latest_op = op;
     if (!timed_) return;
@@ -340,25 +279,14 @@ OpScope::~OpScope() {
 // -----------------------------------------------------------------------------------------------------------------
 // Event
 
-struct Event::State {
-    State(Device& on_device, bool is_timed) : device(on_device), timed(is_timed) {
-        device.state().make_current();
-        CUDA_CHECK(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
-    }
-    ~State() { CUDA_WARN(cudaEventDestroy(event)); }
+Event::State::State(Device& on_device, bool is_timed) : device(on_device), timed(is_timed) {
+    device.state().make_current();
+    CUDA_CHECK(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+}
 
-    Device& device;
-    const bool timed;
-    bool recorded = false;
-    cudaEvent_t event = nullptr;
-    // Of the stream of the latest record: its own first, then those of streams it had waited for.
-    std::vector<std::shared_ptr<HostFailure>> failures;
-};
-
-Event::Event(Device& device, bool timed) : state_(std::make_unique<State>(device, timed)) {}
-Event::~Event() = default;
-Event::Event(Event&&) noexcept = default;
-Event& Event::operator=(Event&&) noexcept = default;
+Event::State::~State() {
+    CUDA_WARN(cudaEventDestroy(event));
+}
 
 void Event::record(Stream& stream) {
     CUDA_CHECK(cudaEventRecord(state_->event, native(stream)));
@@ -395,51 +323,45 @@ void Stream::wait(const Event& event) {
         if (std::find(known.begin(), known.end(), failure) == known.end()) known.push_back(failure);
 }
 
-float elapsed_ms(const Event& start, const Event& end) {
-    for (const Event* event : {&start, &end}) {
-        if (!event->state().timed) throw std::logic_error("elapsed_ms: an event was made without timing");
-        if (!event->recorded() || !event->complete()) {
-            throw std::logic_error("elapsed_ms: an event is not recorded or not complete");
-        }
-    }
-    float ms = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&ms, start.state().event, end.state().event));
-    return ms;
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // Copies
 
-void copy_async(void* dst, const void* src, size_t bytes, CopyKind kind, Stream& stream) {
-    if (bytes == 0) return;
+namespace backend {
+
+float elapsed_ms(const Event::State& start, const Event::State& end) {
+    float ms = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&ms, start.event, end.event));
+    return ms;
+}
+
+void copy(void* dst, const void* src, size_t bytes, CopyKind kind, Stream& stream) {
     const OpScope scope(stream, "copy");
-    Device::State& device = stream.device().state();
     cudaMemcpyKind cuda_kind = cudaMemcpyDeviceToDevice;
     const void* host = nullptr;
     if (kind == CopyKind::host_to_device) {
         cuda_kind = cudaMemcpyHostToDevice;
         host = src;
-        device.host_to_device_bytes.fetch_add(bytes, std::memory_order_relaxed);
     } else if (kind == CopyKind::device_to_host) {
         cuda_kind = cudaMemcpyDeviceToHost;
         host = dst;
-        device.device_to_host_bytes.fetch_add(bytes, std::memory_order_relaxed);
     }
     for (size_t at = 0; at < bytes;) {
         const size_t left_bytes = bytes - at;
         const size_t part_bytes =
-            host == nullptr ? left_bytes : device.copyable_bytes(static_cast<const std::byte*>(host) + at, left_bytes);
+            host == nullptr ? left_bytes
+                            : locked_ranges().copyable_bytes(static_cast<const std::byte*>(host) + at, left_bytes);
         CUDA_CHECK(cudaMemcpyAsync(static_cast<std::byte*>(dst) + at, static_cast<const std::byte*>(src) + at,
                                    part_bytes, cuda_kind, native(stream)));
         at += part_bytes;
     }
 }
 
-void fill_async(void* dst, int byte_value, size_t bytes, Stream& stream) {
-    if (bytes == 0) return;
+void fill(void* dst, int byte_value, size_t bytes, Stream& stream) {
     const OpScope scope(stream, "fill");
     CUDA_CHECK(cudaMemsetAsync(dst, byte_value, bytes, native(stream)));
 }
+
+}  // namespace backend
 
 void delay_async(int microseconds, Stream& stream) {
     const OpScope scope(stream, "delay");

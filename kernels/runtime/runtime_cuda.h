@@ -1,8 +1,8 @@
 // What kernels/*.cu see of the runtime: the CUDA stream behind a Stream, the scope of an operation, the matrix library.
 //
-// Only .cu files include this; everything else stays with runtime.h. native() is the one way to a cudaStream_t, since
-// it also makes the stream's device current in the calling host thread: a kernel can then never be launched on the
-// wrong GPU.
+// Only .cu files and runtime.cpp include this; everything else stays with runtime.h. native() is the one way to a
+// cudaStream_t. It also makes the stream's device current in the calling host thread, so that no kernel is launched on
+// the wrong GPU.
 #pragma once
 
 #include <atomic>
@@ -10,13 +10,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "kernels/runtime/cuda_check.h"
 #include "kernels/runtime/host_memory.h"
 #include "kernels/runtime/runtime.h"
+#include "kernels/runtime/runtime_state.h"
 
 namespace slab {
 
@@ -28,29 +28,19 @@ struct ContextMemory {
 // Makes the GPU's context, if this is the first call for it, and makes it current. The same answer at every call.
 ContextMemory open_context(int device_index);
 
-// What kernels and matrix library take beyond the context once their code is loaded, which happens at first use, and
-// what the driver adds in rounding each buffer up to its granularity of 2 MiB. An allowance: the plan is made before.
+// An allowance, since the plan is made before: what the code of kernels and matrix library takes beyond the context,
+// which is loaded at first use, and the driver's rounding of each buffer up to its granularity of 2 MiB.
 inline constexpr size_t kLibrariesBytes = size_t{64} << 20;
 
-struct Device::State {
+// Of all Devices: a range is registered for all of them, and where its pieces meet matters to each one's copies.
+LockedRanges& locked_ranges();
+
+struct Device::State : DeviceState {
     explicit State(const DeviceOptions& options);
     void make_current() const;  // in this host thread
 
     int index;
-    std::string name;
     ContextMemory context;
-    size_t available_bytes = 0;
-    int numa_node = -1;
-    ThreadPool pool;
-    std::unique_ptr<MemoryAccount> memory;  // made once it is known what is free
-    PinnedAccount pinned;
-    // How many of `bytes` from `host` on one copy may take: it must not cross from one registration into the next.
-    size_t copyable_bytes(const void* host, size_t bytes);
-    std::mutex locked_mutex;
-    std::map<const std::byte*, size_t> locked_bytes;  // of each page-locked range, by its first byte
-    std::atomic<uint64_t> host_to_device_bytes{0}, device_to_host_bytes{0};
-    std::mutex streams_mutex;  // start-up and tests only
-    std::vector<Stream::State*> streams;
 };
 
 // The first exception of a stream's host functions; kept alive by those still pending, and by events.
@@ -83,6 +73,18 @@ struct Stream::State {
     bool profiling = false;
     std::vector<Pair> pending, spare;
     std::map<std::string, double> profile_ms;
+};
+
+struct Event::State {
+    State(Device& on_device, bool is_timed);
+    ~State();
+
+    Device& device;
+    const bool timed;
+    bool recorded = false;
+    cudaEvent_t event = nullptr;
+    // Of the stream of the latest record: its own first, then those of streams it had waited for.
+    std::vector<std::shared_ptr<HostFailure>> failures;
 };
 
 cudaStream_t native(Stream& stream);

@@ -1,9 +1,9 @@
 // Memory on CUDA: device buffers, page-locked host buffers, and what the driver itself takes of the GPU.
 //
 // Host memory is page-locked by registering pages that many threads have touched, in pieces of 1 GiB: cudaHostAlloc
-// touches them in one thread and one huge registration may never end. Copies are cut where pieces meet. The context's
-// size is asked of the driver's management library (NVML, opened at run time, since a driver brings it but a toolkit
-// need not): CUDA cannot tell it, as it cannot answer before there is a context.
+// touches them in one thread and one huge registration may never end. Copies are cut where pieces meet. The driver's
+// management library knows the context's size; CUDA does not, as it cannot answer before there is a context. The
+// library (NVML) is opened at run time: a driver brings it, a toolkit need not.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -11,9 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/runtime/runtime_cuda.h"
@@ -151,50 +149,35 @@ MeasuredMemory Device::measured_memory() const {
 // -----------------------------------------------------------------------------------------------------------------
 // Device memory
 
-DeviceBuffer::DeviceBuffer(Device& device, size_t bytes, MemoryCategory category, const std::string& what)
-    : device_(&device), bytes_(bytes), category_(category) {
-    device.memory().charge(category, bytes, what);
-    if (bytes == 0) return;
+namespace backend {
+
+std::byte* allocate(Device& device, size_t bytes, MemoryCategory category, const std::string& what) {
     device.state().make_current();
     void* memory = nullptr;
     const cudaError_t error = cudaMalloc(&memory, bytes);  // aligned to 256 bytes and more
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        device.memory().release(category, bytes);
-        size_t free_bytes = 0, total_bytes = 0;
-        (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-        throw std::runtime_error(
-            "out of GPU memory: '" + what + "' (" + name_of(category) + ") needs " + std::to_string(bytes) +
-            " bytes, " + std::to_string(free_bytes) + " of " + std::to_string(total_bytes) + " are free (" +
-            cudaGetErrorName(error) +
-            "), though the budget allowed it. Hint: do other programs use this GPU? Lower the budget");
-    }
-    data_ = static_cast<std::byte*>(memory);
+    if (error == cudaSuccess) return static_cast<std::byte*>(memory);
+    (void)cudaGetLastError();
+    size_t free_bytes = 0, total_bytes = 0;
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+    throw DeviceError("out of GPU memory: '" + what + "' (" + name_of(category) + ") needs " + std::to_string(bytes) +
+                      " bytes, " + std::to_string(free_bytes) + " of " + std::to_string(total_bytes) + " are free (" +
+                      cudaGetErrorName(error) +
+                      "), though the budget allowed it. Hint: do other programs use this GPU? Lower the budget");
 }
 
-DeviceBuffer::~DeviceBuffer() {
-    if (device_ == nullptr) return;
-    if (data_ != nullptr) CUDA_WARN(cudaFree(data_));
-    device_->memory().release(category_, bytes_);
+void free(std::byte* data) noexcept {
+    CUDA_WARN(cudaFree(data));
 }
 
-DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      category_(other.category_) {}
-
-DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
-    DeviceBuffer taken(std::move(other));  // leaves with what this held, also when other is this
-    std::swap(device_, taken.device_);
-    std::swap(data_, taken.data_);
-    std::swap(bytes_, taken.bytes_);
-    std::swap(category_, taken.category_);
-    return *this;
-}
+}  // namespace backend
 
 // -----------------------------------------------------------------------------------------------------------------
 // Page-locked host memory
+
+LockedRanges& locked_ranges() {
+    static LockedRanges ranges(kRegisteredBytes);
+    return ranges;
+}
 
 void lock_pages(Device& device, std::byte* data, size_t bytes, const std::string& what) {
     if (bytes == 0) return;
@@ -212,59 +195,34 @@ void lock_pages(Device& device, std::byte* data, size_t bytes, const std::string
             what, bytes, state.pinned.used_bytes() + at,
             "the system refused " + std::to_string(piece_bytes) + " more (" + cudaGetErrorName(error) + ")"));
     }
-    const std::lock_guard lock(state.locked_mutex);
-    state.locked_bytes[data] = bytes;
+    locked_ranges().add(data, bytes);
 }
 
 void unlock_pages(Device& device, std::byte* data, size_t bytes) {
+    if (bytes == 0) return;
     Device::State& state = device.state();
-    {
-        const std::lock_guard lock(state.locked_mutex);
-        state.locked_bytes.erase(data);
-    }
+    locked_ranges().remove(data);
     CUDA_WARN(cudaSetDevice(state.index));
     for (size_t at = 0; at < bytes; at += kRegisteredBytes) CUDA_WARN(cudaHostUnregister(data + at));
     state.pinned.release(bytes);
 }
 
-size_t Device::State::copyable_bytes(const void* host, size_t bytes) {
-    const auto* first = static_cast<const std::byte*>(host);
-    const std::lock_guard lock(locked_mutex);
-    auto range = locked_bytes.upper_bound(first);
-    if (range == locked_bytes.begin()) return bytes;
-    --range;
-    const auto offset_bytes = static_cast<size_t>(first - range->first);
-    if (offset_bytes >= range->second) return bytes;  // pageable
-    return std::min(bytes, kRegisteredBytes - offset_bytes % kRegisteredBytes);
-}
+namespace backend {
 
-PinnedBuffer::PinnedBuffer(Device& device, size_t bytes, const std::string& what) : bytes_(bytes) {
+std::byte* allocate_pinned(Device& device, size_t bytes, const std::string& what) {
     HostMemory memory(bytes, device.numa_node(), what);
     device.pool().parallel_ranges(bytes, kTouchedBytes, [&memory](size_t begin, size_t end) {
         for (size_t at = begin; at < end; at += kPageBytes) memory.data()[at] = std::byte{0};
     });
     lock_pages(device, memory.data(), bytes, what);
-    device_ = &device;
-    data_ = memory.release();
+    return memory.release();
 }
 
-PinnedBuffer::~PinnedBuffer() {
-    if (device_ == nullptr || data_ == nullptr) return;
-    unlock_pages(*device_, data_, bytes_);
-    unmap_pages(data_, bytes_);
+void free_pinned(Device& device, std::byte* data, size_t bytes) noexcept {
+    unlock_pages(device, data, bytes);
+    unmap_pages(data, bytes);
 }
 
-PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept
-    : device_(std::exchange(other.device_, nullptr)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
-    PinnedBuffer taken(std::move(other));
-    std::swap(device_, taken.device_);
-    std::swap(data_, taken.data_);
-    std::swap(bytes_, taken.bytes_);
-    return *this;
-}
+}  // namespace backend
 
 }  // namespace slab

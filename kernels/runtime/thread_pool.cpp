@@ -1,6 +1,6 @@
 // The pool of threads behind every CPU kernel.
 //
-// A job is opened under the lock, worked on by the caller and by whichever helpers join in time, and closed when its
+// A job is opened under the lock. The caller works on it, and whichever helpers join in time. It is closed when its
 // tiles are handed out; the caller then waits only for helpers that joined. So a helper that sleeps, or that the system
 // runs elsewhere, never holds up a short job. Helpers spin for some microseconds before they sleep, because the kernels
 // of a block follow each other closely. Invariant: between open and close `tile` and `tiles` do not change.
@@ -19,6 +19,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "kernels/runtime/device_error.h"
 
 namespace slab {
 
@@ -104,8 +106,8 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     constexpr int kMostThreads = 1024;
     if (threads < 0 || threads > kMostThreads) {
-        throw std::runtime_error("threads: " + std::to_string(threads) + " given, 1 to " +
-                                 std::to_string(kMostThreads) + " wanted (0 takes the machine's cores)");
+        throw std::invalid_argument("threads: " + std::to_string(threads) + " given, 1 to " +
+                                    std::to_string(kMostThreads) + " wanted (0 takes the machine's cores)");
     }
     if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
     if (threads < 1) threads = 1;
@@ -113,9 +115,9 @@ ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
     try {
         for (int i = 1; i < threads; ++i) state_->helpers.emplace_back([s = state_.get()] { s->help(); });
     } catch (const std::system_error& error) {
-        throw std::runtime_error("only " + std::to_string(state_->helpers.size() + 1) + " of " +
-                                 std::to_string(threads) + " threads could be started: " + error.code().message() +
-                                 ". Hint: give a smaller --threads, or lift the limit (ulimit -u, -v, -d)");
+        throw DeviceError("only " + std::to_string(state_->helpers.size() + 1) + " of " + std::to_string(threads) +
+                          " threads could be started: " + error.code().message() +
+                          ". Hint: give a smaller --threads, or lift the limit (ulimit -u, -v, -d)");
     }
 }
 

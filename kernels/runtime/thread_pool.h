@@ -12,7 +12,8 @@ namespace slab {
 
 class ThreadPool {
   public:
-    // threads: how many work at once, the caller included; 0 takes the machine's number of cores.
+    // threads: how many work at once, the caller included; 0 takes the machine's number of cores. Throws
+    // std::invalid_argument on a number out of range, DeviceError when the system does not give that many.
     explicit ThreadPool(int threads = 0);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;

@@ -99,17 +99,34 @@ TEST_SUITE(HOST_MEMORY_SUITE) {
         CHECK(all_bytes_are(second, std::byte{9}));
         CHECK(device.host_pinned_bytes() == 60'000);
         CHECK(!test::error_of<PinnedLimit>([&] { PinnedBuffer(device, 40'001, "buffer"); }).empty());
-        CHECK_THROWS_AS(PinnedBuffer(device, SIZE_MAX / 2, "buffer"), std::runtime_error);  // no memory at all
+        CHECK_THROWS_AS(PinnedBuffer(device, SIZE_MAX / 2, "buffer"), DeviceError);  // no memory at all
         CHECK(device.host_pinned_bytes() == 60'000);
         { PinnedBuffer fits(device, 40'000, "buffer"); }
         first.unlock();
         CHECK(test::error_of<PinnedLimit>([&] { second.lock(device, "slab of layer 1"); }).empty());
     }
 
+    TEST_CASE("host memory: a copy is cut where pieces of a locked range meet, whichever device locked it") {
+        LockedRanges ranges(100);
+        std::byte memory[1000];
+        CHECK(ranges.copyable_bytes(memory, 1000) == 1000);  // pageable
+        ranges.add(memory + 50, 250);                        // pieces of 100, 100 and 50
+        ranges.add(memory + 500, 100);
+        CHECK(ranges.copyable_bytes(memory + 50, 250) == 100);
+        CHECK(ranges.copyable_bytes(memory + 149, 151) == 1);
+        CHECK(ranges.copyable_bytes(memory + 150, 30) == 30);
+        CHECK(ranges.copyable_bytes(memory + 250, 50) == 50);
+        CHECK(ranges.copyable_bytes(memory, 50) == 50);
+        CHECK(ranges.copyable_bytes(memory + 300, 200) == 200);  // past the first range
+        CHECK(ranges.copyable_bytes(memory + 510, 90) == 90);
+        ranges.remove(memory + 50);
+        CHECK(ranges.copyable_bytes(memory + 50, 250) == 250);
+        CHECK(ranges.copyable_bytes(memory + 510, 95) == 90);
+    }
+
     TEST_CASE("host memory: more than the machine has is an error that names it") {
         const std::string what = "slab of layer 3";
-        CHECK_THROWS_WITH_AS(HostMemory(size_t{1} << 55, -1, what), doctest::Contains("slab of layer 3"),
-                             std::runtime_error);
+        CHECK_THROWS_WITH_AS(HostMemory(size_t{1} << 55, -1, what), doctest::Contains("slab of layer 3"), DeviceError);
     }
 
     TEST_CASE("host memory: what is available is the least that the system and a container's limit leave") {

@@ -160,8 +160,8 @@ TEST_SUITE(RUNTIME_SUITE) {
         CHECK(has(error_of<std::exception>([&] { other.synchronize(); }), "divide"));
         CHECK_FALSE(other_ran);
         if (kBackend == Backend::cpu) before.synchronize();  // was recorded before the error; CUDA does not tell
-        for (const std::string& text : {error_of<std::exception>([&] { after.synchronize(); }),
-                                        error_of<std::exception>([&] { failing.synchronize(); })}) {
+        for (const std::string& text : {error_of<DeviceError>([&] { after.synchronize(); }),
+                                        error_of<DeviceError>([&] { failing.synchronize(); })}) {
             CHECK(has(text, "divide"));
             CHECK(has(text, "by zero"));
             CHECK(has(text, "failing"));
@@ -291,17 +291,17 @@ TEST_SUITE(RUNTIME_SUITE) {
         Device device({.index = 0, .threads = 1, .budget_bytes = SIZE_MAX});
         const size_t before_bytes = device.memory().used_bytes();
         const size_t absurd_bytes = size_t{1} << 55;
-        const std::string on_device = error_of<std::exception>(
-            [&] { DeviceBuffer(device, absurd_bytes, MemoryCategory::ring, "ring of 9 slots"); });
+        const std::string on_device =
+            error_of<DeviceError>([&] { DeviceBuffer(device, absurd_bytes, MemoryCategory::ring, "ring of 9 slots"); });
         CHECK(has(on_device, "ring of 9 slots"));
         CHECK(has(on_device, std::to_string(absurd_bytes)));
         CHECK(device.memory().used_bytes() == before_bytes);
         const std::string on_host =
-            error_of<std::exception>([&] { PinnedBuffer(device, absurd_bytes, "slab of layer 3"); });
+            error_of<DeviceError>([&] { PinnedBuffer(device, absurd_bytes, "slab of layer 3"); });
         CHECK(has(on_host, "slab of layer 3"));
         CHECK(has(on_host, std::to_string(absurd_bytes)));
         CHECK(device.host_pinned_bytes() == 0);
-        CHECK_THROWS_AS(PinnedBuffer(device, SIZE_MAX - 3, "overflow"), std::runtime_error);
+        CHECK_THROWS_AS(PinnedBuffer(device, SIZE_MAX - 3, "overflow"), DeviceError);
     }
 
 #if !defined(SLABSTREAM_CUDA)
@@ -334,9 +334,10 @@ TEST_SUITE(RUNTIME_SUITE) {
     }
 
     TEST_CASE("runtime: a device that is not there is refused") {
-        CHECK(has(error_of<std::exception>([] { Device({.index = 1, .threads = 1, .budget_bytes = 0}); }), "device 1"));
-        CHECK_THROWS_AS(ThreadPool(-1), std::runtime_error);
-        CHECK_THROWS_AS(ThreadPool(100000), std::runtime_error);
+        CHECK(has(error_of<std::invalid_argument>([] { Device({.index = 1, .threads = 1, .budget_bytes = 0}); }),
+                  "device 1"));
+        CHECK_THROWS_AS(ThreadPool(-1), std::invalid_argument);
+        CHECK_THROWS_AS(ThreadPool(100000), std::invalid_argument);
     }
 #endif
 
