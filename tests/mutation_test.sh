@@ -1,23 +1,22 @@
 #!/bin/sh
-# The test of the tests: each wait that the streaming protocol rests on is removed in turn, and the tests, and
-# ThreadSanitizer, must notice. READY and FREE guard the slots (layer_offload_manager.cpp), FILLED and DRAINED the ring
-# through which slabs that cannot be page-locked are staged (staged_slabs.cpp).
+# The test of the tests: each wait that streaming rests on is removed in turn. A test must fail, and ThreadSanitizer must
+# report the race.
 #
-# A test that passes without the wait it guards proves nothing. Builds the plugin and its tests with g++ alone, for the CPU
-# backend whatever the build is otherwise: the protocol is the same source. The argument is the build directory.
+# A test that passes without the wait it guards proves nothing. A wait is one line of a source, marked `// guard: NAME` at
+# its end; a copy without that line is compiled. A mark that is not listed here is a failure, so a new wait cannot be
+# forgotten. Builds with g++ alone, for the CPU backend: on a GPU the protocol is the same source. The argument is the
+# build directory; the trainer's own waits are linked with its library, where that is one for the CPU.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-out=${1:-build}/mutation
+build=${1:-build}
+out=$build/mutation
 mkdir -p "$out" || exit 1
 cxx=${CXX:-g++}
-flags="-std=c++20 -O1 -g1 -Wall -Wextra -I. -pthread"
-mutations="READY FREE FILLED DRAINED"
-mutated="offload/layer_offload_manager.cpp offload/staged_slabs.cpp"
-common="offload/slab_layout.cpp offload/stream_schedule.cpp offload/host_slabs.cpp offload/offload_trace.cpp
-        kernels/runtime/runtime_cpu.cpp kernels/runtime/host_memory.cpp kernels/runtime/thread_pool.cpp
-        kernels/runtime/memory_account.cpp tests/main.cpp tests/offload/test_offload_manager.cpp tests/offload/test_host_slabs.cpp"
-# The cases made for this; the whole suite has more than these but finds nothing else.
-cases="offload: random delays*,offload: late copies*,host slabs: pageable ones arrive*"
+plugin="READY FREE FILLED DRAINED ARRIVED ATTACH DETACH REFILL ABANDON"
+trainer="UPLOAD READ_BACK"
+plugin_sources="$(ls offload/*.cpp kernels/runtime/*.cpp) tests/main.cpp tests/offload/test_offload_manager.cpp
+    tests/offload/test_host_store.cpp tests/offload/test_waits.cpp"
+trainer_sources="tests/train/model/test_waits.cpp"
 passed=0 failed=0 skipped=0
 
 pass() { echo "PASS  $1"; passed=$((passed + 1)); }
@@ -28,77 +27,117 @@ finish() {
     exit
 }
 
-# $1 plain or thread, $2 more compiler flags. Objects that no mutation touches are shared.
-build() {
-    mkdir -p "$out/$1"
-    for source in $common; do
-        echo "$cxx $flags $2 -c $source -o $out/$1/$(basename "$source" .cpp).o"
-    done > "$out/$1/commands"
-    for mutation in NONE $mutations; do
-        mkdir -p "$out/$1/$mutation"
-        for source in $mutated; do
-            echo "$cxx $flags $2 -DSLABSTREAM_DROP_${mutation}_WAIT -c $source" \
-                "-o $out/$1/$mutation/$(basename "$source" .cpp).o"
-        done
-    done >> "$out/$1/commands"
-    xargs -P 2 -I '{}' sh -c '{}' < "$out/$1/commands" || return 1
-    for mutation in NONE $mutations; do
-        $cxx $flags $2 "$out/$1"/*.o "$out/$1/$mutation"/*.o -o "$out/$1/$mutation/tests" || return 1
+# The cases made for a wait, and one side of the race in ThreadSanitizer's words.
+cases_of() {
+    case $1 in
+        READY | FREE) cases="offload: random delays*,offload: late copies*" reader=toy_visit ;;
+        FILLED | DRAINED) cases="host store: pageable ones arrive*" reader=StagedSlabs ;;
+        ARRIVED) cases="waits: layers brought back*" reader=toy_visit ;;
+        ATTACH) cases="waits: attach frees*" reader=end_late ;;
+        DETACH) cases="waits: detach frees*" reader=end_late ;;
+        REFILL) cases="waits: a resident layer's copy ends*" reader=fill_toy ;;
+        ABANDON) cases="waits: a resident layer that fails*" reader=end_late ;;
+        UPLOAD) cases="waits: tokens stay*" reader=send_tokens ;;
+        READ_BACK) cases="waits: a result is read*" reader=StepLoop::collect ;;
+    esac
+}
+file_of() { grep -rlE "// guard: $1\$" --include='*.cpp' offload train kernels; }
+object_of() { echo "$out/$(echo "$1" | tr / _).o"; }
+
+marked=$(grep -rhoE '// guard: [A-Z_]+$' --include='*.cpp' --include='*.h' --include='*.cu' offload train kernels |
+    sed 's/.*: //' | sort | tr '\n' ' ')
+listed=$(for guard in $plugin $trainer; do echo "$guard"; done | sort | tr '\n' ' ')
+if [ "$marked" = "$listed" ]; then
+    pass "every marked wait is listed here, and marked once"
+else
+    fail "marked: $marked; listed: $listed"
+    finish
+fi
+
+echo 'int main() { return 0; }' > "$out/probe.cpp"
+sanitizer=-fsanitize=thread
+if ! { $cxx $sanitizer "$out/probe.cpp" -o "$out/probe" && "$out/probe"; } > "$out/probe.log" 2>&1; then
+    echo "skipped: ThreadSanitizer does not work with $cxx on this machine: $(head -n 1 "$out/probe.log")"
+    sanitizer=
+fi
+# The trainer's library has no place in a build of plugin and tests alone. It may hold the kernels of a GPU, or need the
+# other sanitizer.
+if [ ! -f "$build/libslabstream.a" ] || grep -Eq '^cuda |fsanitize=address' "$build/flags"; then
+    echo "skipped: $build has no library for the CPU: the trainer's waits $trainer stay as they are"
+    skipped=$(echo "$trainer" | wc -w)
+    trainer=
+    trainer_sources=
+    libraries=
+else
+    libraries=$(grep -oE ' -l[a-z0-9-]+| -fsanitize=[a-z]+' "$build/flags" | tr '\n' ' ')
+fi
+# Files with a mark of the trainer's, as they are: they take the place of the library's.
+for guard in $trainer; do trainer_sources="$trainer_sources $(file_of "$guard")"; done
+trainer_sources=$(echo "$trainer_sources" | tr ' ' '\n' | sort -u)
+
+compile="$cxx -std=c++20 -O1 -g1 -Wall -Wextra -Wno-restrict -I. -pthread $sanitizer"
+{
+    for source in $plugin_sources $trainer_sources; do echo "$compile -c $source -o $(object_of "$source")"; done
+    for guard in $plugin $trainer; do
+        mkdir -p "$out/$guard"
+        sed "/\/\/ guard: $guard\$/d" "$(file_of "$guard")" > "$out/$guard/source.cpp"
+        echo "$compile -w -c $out/$guard/source.cpp -o $out/$guard/source.o"
     done
-}
-
-# $1 plain or thread, $2 mutation. Leaves the output in $log and the exit status in $status.
-run() {
-    log=$out/$1/$2/log
-    TSAN_OPTIONS="halt_on_error=0" timeout 300 "$out/$1/$2/tests" --test-case="$cases" > "$log" 2>&1
-    status=$?
-}
-
-if ! build plain ""; then
+} > "$out/commands"
+if ! xargs -P "$(nproc)" -I '{}' sh -c '{}' < "$out/commands"; then
     fail "the tests do not build"
     finish
 fi
-run plain NONE
-if [ $status = 0 ]; then pass "the tests pass as they are"; else fail "the tests do not pass as they are: $log"; fi
-for mutation in $mutations; do
-    run plain $mutation
-    # 1: test cases failed. A crash or a time-out would be another number, and no proof.
-    if [ $status = 1 ] && grep -Eq 'ERROR: (CHECK|REQUIRE)' "$log"; then
-        pass "without the wait for $mutation the tests fail"
-    else
-        fail "without the wait for $mutation the tests end with status $status: $log"
-    fi
-done
 
-echo 'int main() { return 0; }' > "$out/probe.cpp"
-if ! { $cxx -fsanitize=thread "$out/probe.cpp" -o "$out/probe" && "$out/probe"; } > "$out/probe.log" 2>&1; then
-    echo "skipped: ThreadSanitizer does not work with $cxx on this machine: $(head -n 1 "$out/probe.log")"
-    skipped=5
-    finish
-fi
-if ! build thread -fsanitize=thread; then
-    fail "the tests do not build with ThreadSanitizer"
-    finish
-fi
-run thread NONE
-if [ $status = 0 ] && ! grep -q 'ThreadSanitizer' "$log"; then
+# $1: which wait is missing, or NONE. Leaves the output in $log and the exit status in $status.
+run() {
+    objects=
+    original=
+    mutated=
+    if [ "$1" != NONE ]; then
+        original=$(file_of "$1")
+        mutated=$out/$1/source.o
+    fi
+    for source in $plugin_sources $trainer_sources; do
+        if [ "$source" = "$original" ]; then objects="$objects $mutated"; else objects="$objects $(object_of "$source")"; fi
+    done
+    log=$out/$1.log
+    # shellcheck disable=SC2086
+    $cxx $sanitizer -pthread $objects ${trainer_sources:+"$build/libslabstream.a"} $libraries -o "$out/tests" || return 1
+    TSAN_OPTIONS="halt_on_error=0 exitcode=0" timeout 300 "$out/tests" --test-case="$cases" > "$log" 2>&1
+    status=$?
+}
+
+all=
+for guard in $plugin $trainer; do
+    cases_of "$guard"
+    all="$all,$cases"
+done
+cases=${all#,}
+run NONE
+if [ $status = 0 ]; then pass "the tests pass as they are"; else fail "the tests do not pass as they are: $log"; fi
+if [ -z "$sanitizer" ]; then
+    skipped=$((skipped + 1))
+elif ! grep -q 'ThreadSanitizer' "$log"; then
     pass "ThreadSanitizer finds nothing in the code as it is"
 else
-    fail "ThreadSanitizer, or the tests under it, found something in the code as it is: $log"
+    fail "ThreadSanitizer found something in the code as it is: $log"
 fi
-for mutation in $mutations; do
-    run thread $mutation
-    # The race in question: what is read while a copy, or the poison before it, is written there. Of a slot the reader is
-    # a visit, of a chunk of the staging ring the other copy.
-    case $mutation in
-        READY | FREE) reader=toy_visit ;;
-        *) reader=StagedSlabs ;;
-    esac
-    if grep -q 'WARNING: ThreadSanitizer: data race' "$log" && grep -q "$reader" "$log" &&
-        grep -Eq 'mem(cpy|set)' "$log"; then
-        pass "without the wait for $mutation ThreadSanitizer reports the race with the copy"
+for guard in $plugin $trainer; do
+    cases_of "$guard"
+    run "$guard"
+    # 1: test cases failed. A crash or a time-out would be another number, and no proof.
+    if [ $status = 1 ] && grep -Eq 'ERROR: (CHECK|REQUIRE)' "$log"; then
+        pass "without the wait $guard the tests fail"
     else
-        fail "without the wait for $mutation ThreadSanitizer does not report the race: $log"
+        fail "without the wait $guard the tests end with status $status: $log"
+    fi
+    if [ -z "$sanitizer" ]; then
+        skipped=$((skipped + 1))
+    elif grep -q 'WARNING: ThreadSanitizer: data race' "$log" && grep -q "$reader" "$log"; then
+        pass "without the wait $guard ThreadSanitizer reports the race"
+    else
+        fail "without the wait $guard ThreadSanitizer does not report the race: $log"
     fi
 done
 finish

@@ -15,16 +15,18 @@ report_tests() {  # NAME TITLE
     [ "$(status_of "tests-$1")" = 0 ] || excerpt "tests-$1" 60
 }
 
-# The tests must fail when a wait is missing. Only the manager is compiled anew, into a copy of the build. -o keeps make
-# from rebuilding everything for the changed flags; -W makes one source new.
+# The tests must fail when a wait is missing: its marked line is deleted in a copy of the tree, where make then compiles
+# one source anew.
 mutate() {  # READY or FREE
-    local copy=build-cuda-without-${1,,}
+    local copy=build-cuda-without-${1,,} source
+    source=$(grep -l "// guard: $1\$" offload/*.cpp)
     rm -rf "$copy"
-    cp -a "$bf16" "$copy"
-    run "mutate-$1" 120 make -j4 BACKEND=cuda PRECISION=bf16 "BUILD=$copy" -o "$copy/flags" \
-        -W offload/layer_offload_manager.cpp "EXTRA_CXXFLAGS=-DSLABSTREAM_DROP_${1}_WAIT" "$copy/tests"
+    mkdir "$copy"
+    cp -a Makefile data dev kernels offload tests train "$bf16" "$copy"
+    sed -i "/\/\/ guard: $1\$/d" "$copy/$source"
+    run "mutate-$1" 120 make -C "$copy" -j4 BACKEND=cuda PRECISION=bf16 "BUILD=$bf16" "$bf16/tests"
     [ "$status" = 0 ] || return
-    run "mutated-$1" 200 env REQUIRE_GPU=1 "$copy/tests" \
+    run "mutated-$1" 200 env REQUIRE_GPU=1 "$copy/$bf16/tests" \
         "--test-case=offload: what visits see*,streaming on the GPU: delays*"
     rm -rf "$copy"
 }
