@@ -205,7 +205,8 @@ void Model::send_tokens(const MicroBatch& batch) {
     const size_t rows = static_cast<size_t>(batch.B) * batch.T;
     Upload& slot = uploads_[next_upload_];
     next_upload_ = (next_upload_ + 1) % uploads_.size();
-    if (slot.done->recorded()) slot.done->synchronize();  // several micro-batches ago
+    // The copies of several micro-batches ago read this buffer.
+    if (slot.done->recorded()) slot.done->synchronize();  // guard: UPLOAD
     const auto send = [&](int32_t* dst, const std::vector<int32_t>& src, size_t place) {
         if (src.empty()) return;
         int32_t* const staged = slot.buffer.as<int32_t>() + place * rows;

@@ -39,7 +39,8 @@ StepLoop::StepLoop(Model& model) : model_(model) {
         slot->buffer =
             PinnedBuffer(model.compute().device(), kControlOffset + sizeof(OptimizerControl), "loss and norm");
         slot->started = std::make_unique<Event>(model.compute().device(), true);
-        slot->arrived = std::make_unique<Event>(model.compute().device(), true);
+        slot->ended = std::make_unique<Event>(model.compute().device(), true);
+        slot->arrived = std::make_unique<Event>(model.compute().device());
         free_.push_back(std::move(slot));
     }
 }
@@ -89,6 +90,7 @@ std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<Micr
         if (settings.update)
             copy_async(slot.buffer.data() + kControlOffset, model_.trained().control(), sizeof(OptimizerControl),
                        CopyKind::device_to_host, stream);
+        slot.ended->record(stream);
         slot.arrived->record(stream);
     }
     slot.result = result;
@@ -108,7 +110,7 @@ StepResult StepLoop::collect() {
     pending_.pop_front();
     StepResult result = slot->result;
     if (result.targets != 0) {
-        slot->arrived->synchronize();
+        slot->arrived->synchronize();  // guard: READ_BACK
         double loss_sum = 0;
         OptimizerControl control{};
         std::memcpy(&loss_sum, slot->buffer.data(), sizeof loss_sum);
@@ -116,7 +118,7 @@ StepResult StepLoop::collect() {
         result.loss = loss_sum / static_cast<double>(result.targets);
         result.grad_norm = control.grad_norm;
         result.skipped = control.skip != 0;
-        result.seconds = 1e-3 * elapsed_ms(before_ ? *before_->arrived : *slot->started, *slot->arrived);
+        result.seconds = 1e-3 * elapsed_ms(before_ ? *before_->ended : *slot->started, *slot->ended);
     }
     before_ = result.targets != 0 ? slot.get() : nullptr;
     free_.push_back(std::move(slot));

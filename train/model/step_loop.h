@@ -80,8 +80,9 @@ class StepLoop {
 
   private:
     struct ReadBack {
-        PinnedBuffer buffer;  // double loss sum, OptimizerControl
-        std::unique_ptr<Event> started, arrived;
+        PinnedBuffer buffer;                    // double loss sum, OptimizerControl
+        std::unique_ptr<Event> started, ended;  // the step's time; nobody waits for these
+        std::unique_ptr<Event> arrived;         // the buffer holds the result
         StepResult result;
     };
     Model& model_;
