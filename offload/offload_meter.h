@@ -1,7 +1,7 @@
 // What the manager did: slabs and bytes moved, hits and misses, the time compute stood still, boxes for a trace.
 //
-// The meter enqueues nothing but timed events, and those only beside the protocol's own: with the meter's lines left
-// out the manager would stream the same slabs in the same order. It never blocks the host but in set_tracing().
+// The meter enqueues timed events and nothing else. Without it the manager would stream the same slabs in the same
+// order. It never blocks the host but in set_tracing().
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Which layers stream, and through what ring: made and validated once, read by all who must agree on it.
 //
-// The memory plan takes the ring's size from it, the host store keeps slabs for the layers that it streams, the
+// The memory plan takes the ring's size from it. The host store keeps slabs for the layers that it streams. The
 // schedule and the manager execute it, and checks replay it. Invariant: slots() <= streamed_layers().
 #pragma once
 

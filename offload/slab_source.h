@@ -8,10 +8,12 @@
 
 namespace slab::offload {
 
-// A slab has three sizes, which are equal where slabs are stored as blocks read them and each device fetches its own.
+// A slab has three sizes. All are equal where slabs are stored as blocks read them and each device fetches its own.
+//
 //   layout(l).total_bytes()   what a block reads
 //   stored_bytes(l)           what lies in a slot
 //   copied_bytes(l)           what enqueue() copies over this device's link, as Device::traffic() counts it
+//
 // Contract: after enqueue() returns, the order of the transfer stream alone implies arrival, so the manager records
 // `ready` at once. A source that needs host work (staging, disk) does it in a host function enqueued on that stream.
 // Never called concurrently.

@@ -1,5 +1,5 @@
-// A device, or the machine around it, that fails or refuses: an error of CUDA or cuBLAS, memory beyond the budget,
-// page-locking that is refused, memory or threads that the system does not give. Also work on a stream that failed.
+// The device, or the machine around it, failed or refused: CUDA, cuBLAS, memory beyond the budget, page-locking, host
+// memory or threads that the system does not give. Also thrown for an error inside work on a stream.
 #pragma once
 
 #include <stdexcept>

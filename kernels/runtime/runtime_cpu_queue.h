@@ -157,8 +157,8 @@ class Queue {
                 node = first_->next.load(std::memory_order_acquire);
             }
         }
-        // An exchange, not a store: a store would end the release sequence of the latest push(), and the next
-        // exchange(1) above could miss that push's item on its way to sleep.
+        // An exchange: a plain store would end the release sequence of the latest push(). The next exchange(1) above
+        // could then miss that push's item, and the worker sleep with work in its queue.
         (void)asleep_.exchange(0, std::memory_order_relaxed);
         delete std::exchange(first_, node);
         return std::move(node->item);

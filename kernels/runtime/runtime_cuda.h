@@ -28,8 +28,8 @@ struct ContextMemory {
 // Makes the GPU's context, if this is the first call for it, and makes it current. The same answer at every call.
 ContextMemory open_context(int device_index);
 
-// An allowance, since the plan is made before: what the code of kernels and matrix library takes beyond the context,
-// which is loaded at first use, and the driver's rounding of each buffer up to its granularity of 2 MiB.
+// An allowance beyond the context: the code of kernels and matrix library is loaded at first use, after the plan was
+// made, and the driver rounds each buffer up to its granularity of 2 MiB.
 inline constexpr size_t kLibrariesBytes = size_t{64} << 20;
 
 // Of all Devices: a range is registered for all of them, and where its pieces meet matters to each one's copies.
