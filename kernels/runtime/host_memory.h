@@ -92,8 +92,8 @@ size_t available_host_bytes(const std::filesystem::path& root = "/");
 // neither.
 size_t free_address_bytes();
 
-// The node whose memory is next to the PCI device "0000:1B:00.0" (either case). -1 where the machine has one node, or
-// the device's node is not known or has no memory of its own. sysfs: /sys, another directory in tests.
+// The node whose memory is next to the PCI device, such as "0000:1B:00.0" in either case. Returns -1 where the machine
+// has one node, the device's node is not known, or the node has no memory. sysfs: /sys, another directory in tests.
 int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs = "/sys");
 // "0-3,8" -> 0 1 2 3 8; empty where the text is anything else.
 std::vector<int> parse_node_list(const std::string& text);

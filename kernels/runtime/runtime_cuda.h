@@ -28,8 +28,8 @@ struct ContextMemory {
 // Makes the GPU's context, if this is the first call for it, and makes it current. The same answer at every call.
 ContextMemory open_context(int device_index);
 
-// An allowance beyond the context: the code of kernels and matrix library is loaded at first use, after the plan was
-// made, and the driver rounds each buffer up to its granularity of 2 MiB.
+// An allowance beyond the context. The code of kernels and matrix library is loaded at first use, after the plan was
+// made. The driver rounds each buffer up to its granularity of 2 MiB.
 inline constexpr size_t kLibrariesBytes = size_t{64} << 20;
 
 // Of all Devices: a range is registered for all of them, and where its pieces meet matters to each one's copies.

@@ -235,7 +235,7 @@ TEST_SUITE(SLABS_SUITE) {
         }
     }
 
-    TEST_CASE("host store: where the system refuses, the rest is staged, room is left, and it is said once") {
+    TEST_CASE("host store: where the system refuses, the rest is staged, room is left, and one warning says so") {
         size_t all_bytes = 0;
         for (const SlabLayout& layout : varied_layouts()) all_bytes += layout.total_bytes();
         std::mt19937 random(6);

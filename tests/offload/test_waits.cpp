@@ -1,8 +1,8 @@
 // Waits that no visit goes through: of attach, detach and the loading of resident layers.
 //
-// Each case holds a reader or a copy up, and looks at what the wait has to guarantee. tests/mutation_test.sh removes
-// the waits one by one and shows these cases failing, and ThreadSanitizer reporting the race. `ended` is an ordinary
-// int for that: only the wait in question orders the test after the work that writes it.
+// Each case holds a reader or a copy up, and checks what the wait has to guarantee. The waits are removed one by one in
+// a copy (`mutation_test.sh`): these cases must fail, and ThreadSanitizer must report the race. So `ended` is an
+// ordinary int. Only the wait in question orders the test after the work that writes it.
 #if !defined(SLABSTREAM_CUDA)
 #include <doctest/doctest.h>
 

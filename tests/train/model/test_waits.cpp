@@ -1,7 +1,7 @@
 // Waits of the trainer's own: for micro-batches on their way to the device, for results on their way back.
 //
-// Each case holds the compute stream up and looks at what the host must not do before. tests/mutation_test.sh removes
-// the waits and shows these cases failing, and ThreadSanitizer reporting the race.
+// Each case holds the compute stream up and checks what the host must not do before. The waits are removed one by one
+// in a copy (`mutation_test.sh`): these cases must fail, and ThreadSanitizer must report the race.
 #if !defined(SLABSTREAM_CUDA)
 #include <doctest/doctest.h>
 
