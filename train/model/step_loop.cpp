@@ -106,22 +106,22 @@ size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const Ste
 
 StepResult StepLoop::collect() {
     if (pending_.empty()) throw std::logic_error("no step is pending");
-    auto slot = std::move(pending_.front());
+    free_.push_back(std::move(pending_.front()));  // stays there also when the step failed: a copy may be on its way
     pending_.pop_front();
-    StepResult result = slot->result;
+    ReadBack& slot = *free_.back();
+    StepResult result = slot.result;
     if (result.targets != 0) {
-        slot->arrived->synchronize();  // guard: READ_BACK
+        slot.arrived->synchronize();  // guard: READ_BACK
         double loss_sum = 0;
         OptimizerControl control{};
-        std::memcpy(&loss_sum, slot->buffer.data(), sizeof loss_sum);
-        std::memcpy(&control, slot->buffer.data() + kControlOffset, sizeof control);
+        std::memcpy(&loss_sum, slot.buffer.data(), sizeof loss_sum);
+        std::memcpy(&control, slot.buffer.data() + kControlOffset, sizeof control);
         result.loss = loss_sum / static_cast<double>(result.targets);
         result.grad_norm = control.grad_norm;
         result.skipped = control.skip != 0;
-        result.seconds = 1e-3 * elapsed_ms(before_ ? *before_->ended : *slot->started, *slot->ended);
+        result.seconds = 1e-3 * elapsed_ms(before_ ? *before_->ended : *slot.started, *slot.ended);
     }
-    before_ = result.targets != 0 ? slot.get() : nullptr;
-    free_.push_back(std::move(slot));
+    before_ = result.targets != 0 ? &slot : nullptr;
     return result;
 }
 
