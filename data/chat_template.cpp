@@ -1,9 +1,9 @@
-// Recognising and rendering of chat templates. See chat_template.h.
+// A template is recognised only when it is sure to write what render() writes; a doubtful one is left to the user.
 #include "data/chat_template.h"
 
-#include <stdexcept>
 #include <string_view>
 
+#include "data/base/error.h"
 #include "data/base/utf8.h"
 
 namespace slab::data {
@@ -23,7 +23,7 @@ bool holds(std::string_view text, std::string_view part) {
 std::optional<ChatFormat> recognise(const Tokenizer& tokenizer) {
     const std::string& jinja = tokenizer.chat_template();
     if (!jinja.empty()) {
-        // Forms with the same special tokens that write more than the messages, or less: Phi's im_sep between role and
+        // Forms with the same special tokens that write more or less than the messages: Phi's im_sep between role and
         // text, Llama 3.1's system block of dates, Qwen3's empty thoughts before the last reply, trimmed ChatML.
         for (const char* const more : {"<|im_sep|>", "Knowledge Date", "<think>"})
             if (holds(jinja, more)) return std::nullopt;
@@ -37,8 +37,8 @@ std::optional<ChatFormat> recognise(const Tokenizer& tokenizer) {
     return std::nullopt;
 }
 
-// The system message that a ChatML template writes out where the conversation has none. Only one without quotes,
-// braces and escapes is taken: anything else may be computed.
+// The system message that a ChatML template adds to a conversation without one. A message with quotes, braces or
+// escapes does not count: it may be computed.
 std::string default_system_of(std::string_view jinja) {
     for (const std::string_view line_end : {"\\n", "\n"}) {
         const std::string opening = std::string(kImStart) + "system" + std::string(line_end);
@@ -52,7 +52,7 @@ std::string default_system_of(std::string_view jinja) {
     return "";
 }
 
-// Without what Jinja's `trim` takes away: what Python calls white space, which has four controls more than Unicode.
+// Trims as Jinja does: by Python's white space, which is Unicode's and four control characters.
 std::string_view trimmed(std::string_view text) {
     const auto blank = [](Utf8Char c) {
         return c.bytes > 0 && (is_white_space(c.code_point) || (c.code_point >= 0x1c && c.code_point <= 0x1f));
@@ -65,10 +65,10 @@ std::string_view trimmed(std::string_view text) {
 
 uint32_t required(const Tokenizer& tokenizer, const char* special, const char* format) {
     if (const auto id = tokenizer.id_of(special)) return *id;
-    throw std::runtime_error(std::string("chat template ") + format + ": the vocabulary has no token " + special +
-                             " (" + tokenizer.description() +
-                             "). Hint: use the instruct variant of the model, or records of "
-                             "prompt and completion");
+    throw UserError(
+        {.subject = std::string("chat template ") + format,
+         .given = std::string("the vocabulary has no token ") + special + " (" + tokenizer.description() + ")",
+         .hint = "use the instruct variant of the model, or records of prompt and completion"});
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ std::optional<ChatTemplate> ChatTemplate::find(const Tokenizer& tokenizer, const
     } else if (given == "llama3") {
         format = ChatFormat::llama3;
     } else {
-        throw std::runtime_error("--chat-template " + given + ": wanted chatml or llama3");
+        throw UserError({.subject = "--chat-template " + given, .wanted = "chatml or llama3"});
     }
     const std::string& jinja = tokenizer.chat_template();
     ChatTemplate result;

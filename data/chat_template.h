@@ -5,12 +5,12 @@
 //            CONTENT without the blanks around it
 //
 // (Sources: the `chat_template` of HuggingFaceTB/SmolLM2-135M-Instruct and Qwen/Qwen2-0.5B-Instruct; that of
-// meta-llama/Meta-Llama-3-8B-Instruct.) The tokenizer's Jinja text is not run, only looked at: to recognise which of
-// the two it is, and for the system message that ChatML templates put before a conversation without one. Dates and
-// tools (Llama 3.1) and empty thoughts (Qwen3) are not added.
+// meta-llama/Meta-Llama-3-8B-Instruct.) The tokenizer's Jinja text is not run. It only tells which of the two forms it
+// is, and which system message ChatML puts before a conversation without one. Dates and tools (Llama 3.1) and empty
+// thoughts (Qwen3) are not added.
 //
-// A reply is tokenised apart from the header in front of it, as when a model generates it: what is trained on is what
-// will be predicted. Text never becomes a special token: "<|im_end|>" inside a message stays the characters it is.
+// A reply is tokenised apart from the header before it, as when a model generates it: the trained tokens are those that
+// will be predicted. Text never becomes a special token: "<|im_end|>" inside a message stays plain characters.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,13 @@ enum class ChatFormat { chatml, llama3 };
 
 class ChatTemplate {
   public:
-    // `given` is "" (recognise by the tokenizer's template, else by its special tokens), "chatml" or "llama3".
-    // Nothing when none was given and none is recognised. Throws std::runtime_error when `given` is another name, or
-    // the vocabulary lacks a special token of the form.
+    // `given` is "chatml", "llama3", or "" to recognise the form by the tokenizer's template, else by its special
+    // tokens. Returns nothing when none was given and none is recognised. Throws UserError when `given` is another
+    // name, or the vocabulary lacks a special token of the form.
     static std::optional<ChatTemplate> find(const Tokenizer& tokenizer, const std::string& given);
 
-    // Appends the conversation. is_reply [as many]: 1 for an assistant's words and the token that ends its turn.
+    // Appends the conversation to `tokens`, and as many bytes to is_reply: 1 for an assistant's words and the token
+    // that ends its turn.
     void render(const Tokenizer& tokenizer, std::span<const ChatMessage> messages, std::vector<uint32_t>& tokens,
                 std::vector<uint8_t>& is_reply) const;
 

@@ -1,13 +1,13 @@
-// Where a name of the hub lies on disk. See hub_cache.h.
+// A hub name becomes a path only if it is one by the hub's rules, so that no name leads out of the cache.
 #include "data/hub_cache.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <stdexcept>
 #include <string_view>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 
 namespace slab::data {
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kLongestName = 96;  // the hub's limit for each half
 
-// "org/name" or "name" of letters, digits, '-', '_' and '.', as the hub allows; so no path leads out of the cache.
+// "org/name" or "name" of letters, digits, '-', '_' and '.', as the hub allows.
 bool is_hub_name(const std::string& given) {
     const size_t slash = given.find('/');
     const auto good = [](std::string_view part) {
@@ -50,8 +50,10 @@ std::string commit_of(const fs::path& ref) {
     while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
     if (commit.empty() ||
         !std::all_of(commit.begin(), commit.end(), [](unsigned char c) { return std::isalnum(c) != 0; }))
-        throw std::runtime_error(ref.string() + ": holds " + quote(commit) +
-                                 "; wanted the number of a commit: the cache is damaged, fetch the model again");
+        throw UserError({.subject = ref.string(),
+                         .given = "holds " + quote(commit),
+                         .wanted = "the number of a commit",
+                         .hint = "the cache is damaged, fetch the model again"});
     return commit;
 }
 
@@ -68,19 +70,22 @@ fs::path hub_cache_directory() {
 fs::path find_model(const std::string& flag, const std::string& given) {
     if (fs::exists(given)) return given;
     const std::string what = flag + " " + given;
-    if (!is_hub_name(given)) throw std::runtime_error(what + ": no such file or directory");
+    if (!is_hub_name(given)) throw UserError({.subject = what, .given = "no such file or directory"});
     std::string folder = "models--" + given;
     if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
     const fs::path cache = hub_cache_directory();
     const fs::path ref = cache / folder / "refs" / "main";
-    const std::string remedy = "; `hf download " + given + "` fetches it";
+    const std::string remedy = "`hf download " + given + "` fetches it";
     if (!fs::exists(ref))
-        throw std::runtime_error(what + ": no such file or directory, and the Hugging Face cache " + cache.string() +
-                                 " does not hold it" + remedy);
+        throw UserError(
+            {.subject = what,
+             .given = "no such file or directory, and the Hugging Face cache " + cache.string() + " does not hold it",
+             .hint = remedy});
     const fs::path snapshot = cache / folder / "snapshots" / commit_of(ref);
     if (!fs::is_directory(snapshot))
-        throw std::runtime_error(snapshot.string() + ": is no directory, although " + ref.string() + " names it" +
-                                 remedy);
+        throw UserError({.subject = snapshot.string(),
+                         .given = "is no directory, although " + ref.string() + " names it",
+                         .hint = remedy});
     return snapshot;
 }
 

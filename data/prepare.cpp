@@ -1,4 +1,4 @@
-// Records to documents, documents to rows. See prepare.h.
+// Records become documents on several threads; the order of lines decides the order of documents and of errors.
 #include "data/prepare.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/parallel.h"
 #include "data/tokenizer/pre_tokenizer.h"
 
@@ -15,18 +16,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What is parsed and encoded at a time. A line costs memory however short it is, so there are two limits.
+// Limits of a batch of lines that are parsed and encoded together. Even a short line costs memory, so there are two.
 constexpr size_t kBatchBytes = size_t{4} << 20, kBatchLines = size_t{1} << 14;
 
 uint8_t bits(bool target, bool start) {
     return static_cast<uint8_t>((target ? kMaskTarget : 0) | (start ? kMaskDocumentStart : 0));
 }
 
-// Where text may be cut behind piece_bytes without changing its tokens: behind a line feed that stands alone. Behind
-// one of several it may not: white space before a word is one word up to its last character, which is another, and
-// white space at a text's end is one word whole. A text without such a place for another piece (one long line, or line
-// ends of CR LF) is cut at any of PreTokenizer's places; one without those, nowhere. None of them divides characters
-// that Unicode's normal form would join.
+// A place after piece_bytes where a cut changes no token: after a lone line feed. A cut after one of several would:
+// white space before a word ends before its last character, but at a text's end it is one word. If the next piece_bytes
+// have no lone line feed (one long line, or line ends of CR LF), any of PreTokenizer's places will do. Without those
+// the text is not cut. No place divides characters that Unicode's normal form would join.
 size_t piece_end(std::string_view text, size_t begin, size_t piece_bytes) {
     if (text.size() - begin <= piece_bytes) return text.size();
     const size_t from = begin + std::max<size_t>(piece_bytes, 1);
@@ -36,7 +36,7 @@ size_t piece_end(std::string_view text, size_t begin, size_t piece_bytes) {
     return PreTokenizer::safe_cut(text, from);
 }
 
-// The first of many bins with room, found in a tree of maxima: packing a million records takes seconds, not hours.
+// Finds the first of many bins with room, in a tree of maxima: packing a million records takes seconds, not hours.
 class Bins {
   public:
     Bins(size_t most, size_t capacity) {
@@ -54,16 +54,17 @@ class Bins {
 
   private:
     size_t leaves_ = 1;
-    std::vector<size_t> room_;  // [2 * leaves_] [1] the root, [leaves_ + i] bin i
+    std::vector<size_t> room_;  // [2 * leaves_]: [1] is the root, [leaves_ + i] bin i
 };
 
 }  // namespace
 
 uint32_t end_of_text(const Tokenizer& tokenizer) {
     if (const auto id = tokenizer.eos()) return *id;
-    throw std::runtime_error("the tokenizer names no end-of-text token, wanted one to stand after each document (" +
-                             tokenizer.description() + R"(). Hint: "eos_token" in tokenizer_config.json, or )" +
-                             R"("eos_token_id" in config.json, beside tokenizer.json)");
+    throw UserError({.given = "the tokenizer names no end-of-text token (" + tokenizer.description() + ")",
+                     .wanted = "one to put after each document",
+                     .hint = R"("eos_token" in tokenizer_config.json, or "eos_token_id" in config.json, beside )"
+                             "tokenizer.json"});
 }
 
 size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_here, TokenSink& sink, size_t threads,
@@ -114,7 +115,7 @@ size_t PreparedRecords::add_file(const fs::path& path, size_t threads, const Pro
                 slots[i].encoded = encode(*slots[i].record, reader.where(lines[i].line));
             });
         } catch (...) {
-            error = std::current_exception();  // of the first line that failed; all before it are done
+            error = std::current_exception();  // of the first line that failed; all lines before it are done
         }
         for (const Slot& slot : slots) {
             if (slot.record) reader.check_kind(*slot.record);  // an earlier line may be of the wrong kind
@@ -142,10 +143,11 @@ PreparedRecords::Encoded PreparedRecords::encode_chat(std::span<const ChatMessag
 PreparedRecords::Encoded PreparedRecords::encode(const Record& record, const std::string& where) const {
     if (record.kind == RecordKind::chat) {
         if (!chat_)
-            throw std::runtime_error(where +
-                                     ": the record has messages, and the tokenizer shows no chat template that "
-                                     "is known here (ChatML or Llama 3; " +
-                                     tokenizer_.description() + "). Hint: choose one with --chat-template");
+            throw UserError({.subject = where,
+                             .given = "the record has messages, and the tokenizer shows no known chat template (" +
+                                      tokenizer_.description() + ")",
+                             .wanted = "ChatML or Llama 3",
+                             .hint = "choose one with --chat-template"});
         return encode_chat(record.messages);
     }
     if (record.kind == RecordKind::instruction && chat_) {
@@ -170,14 +172,14 @@ PreparedRecords::Encoded PreparedRecords::encode(const Record& record, const std
     return out;
 }
 
-// Closes the record that begins at the last piece's end: cuts it to T tokens, or into pieces of at most T, and removes
-// what has no target.
+// Closes the record that begins at the last piece's end: cuts it to T tokens, or into pieces of at most T. A record
+// without a target is removed.
 void PreparedRecords::cut_record(bool continues) {
     const size_t T = settings_.T, begin = piece_begin_.back(), length = tokens_.size() - begin;
     const size_t kept = continues ? length : std::min(length, T);
     tokens_.resize(begin + kept);
     is_target_.resize(begin + kept);
-    for (size_t at = begin; at < begin + kept; at += T) is_target_[at] = 0;  // nothing stands before it
+    for (size_t at = begin; at < begin + kept; at += T) is_target_[at] = 0;  // nothing precedes it
     const bool has_targets = std::find(is_target_.begin() + begin, is_target_.end(), 1) != is_target_.end();
     if (!has_targets) {
         (kept < length ? too_long_ : empty_)++;

@@ -1,22 +1,22 @@
-// Text and records to rows of tokens with their masks (layout: token_file.h).
+// Text and records to rows of tokens with their masks (layout: token_format.h).
 //
 // Text is one stream: each text is a document, its tokens and an end of text. Records are documents in rows of T
-// tokens: one a row, or several with sample packing, a row's rest filled with end of text that is no target. A record
-// longer than T is cut there, a `text` one goes on in a further row instead, as a document of its own. Trained on (with
-// train_on_inputs all, else only the replies):
+// tokens: one a row, or several with sample packing. A row is padded with end of text that is no target. A record
+// longer than T is cut there; a `text` one goes on in the next row instead, as a document of its own. What is trained
+// on, unless train_on_inputs says everything:
 //
 //     text         TEXT end                                    everything, as there is no input
-//     completion   PROMPT | COMPLETION end                     behind the |
+//     completion   PROMPT | COMPLETION end                     after the |
 //     instruction  as chat where there is a template, user: INSTRUCTION, blank line, INPUT; assistant: OUTPUT; else
 //                  "### Instruction:\nINSTRUCTION\n\n### Input:\nINPUT\n\n### Response:\n" | OUTPUT end
 //     chat         by chat_template.h                          assistants' words and the token that ends their turns
 //
-// What stands before the | is tokenised apart from what stands behind it. So a prompt is the same tokens as when the
-// model is asked to go on from it, and no token is half prompt, half reply; a blank belongs where it is written. bos
-// comes first where the model expects it. A document's first token is never a target: nothing stands before it.
+// The two sides of the | are tokenised apart. So a prompt has the same tokens as when the model is asked to continue
+// it, and no token is half prompt, half reply. A blank belongs to the side that it is written on. bos comes first where
+// the model expects it. A document's first token is never a target: nothing precedes it.
 //
-// Spellings of special tokens in the records' text, prompt and completion become those tokens, so that data rendered
-// elsewhere keeps its meaning; in instructions and messages, which are rendered here, and in text files they stay text.
+// Spellings of special tokens in a record's text, prompt and completion become those tokens, so that data rendered
+// elsewhere keeps its meaning. In instructions and messages, which are rendered here, and in text files they stay text.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@
 
 #include "data/chat_template.h"
 #include "data/records.h"
-#include "data/token_file.h"
+#include "data/token_writer.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
@@ -43,16 +43,16 @@ struct PrepareSettings {
     std::string chat_template;  // "": by the tokenizer
 };
 
-// The token behind every document and in what fills a row up. Throws std::runtime_error when the tokenizer names none:
-// what is trained without it would never end.
+// The token after every document and in a row's padding. Throws UserError when the tokenizer names none: a model
+// trained without it would never end its texts.
 uint32_t end_of_text(const Tokenizer& tokenizer);
 
-// Called now and then with the share done; may print.
+// Called from time to time with the bytes done so far. It may print, and may throw to end the work.
 using Progress = std::function<void(size_t done_bytes, size_t total_bytes)>;
 
-// Adds a text as a document of a stream. ends_here: whether the text's end is the document's, so that the end of text
-// is a target. Returns the number of targets. The text is encoded in pieces of about piece_bytes, which bounds the
-// memory and changes no token.
+// Adds a text as a document of a stream and returns the number of targets. ends_here: the text's end is the document's,
+// which makes the end of text a target. The text is encoded in pieces of about piece_bytes. That bounds the memory and
+// changes no token.
 size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_here, TokenSink& sink,
                    size_t threads = 1, const Progress& progress = {}, size_t piece_bytes = size_t{4} << 20);
 
@@ -61,27 +61,27 @@ class PreparedRecords {
   public:
     PreparedRecords(const Tokenizer& tokenizer, PrepareSettings settings);
 
-    // Adds a file's records in its order, whatever the number of threads (>= 1, the calling one included); returns the
-    // file's size in bytes. Throws std::runtime_error naming file, line and remedy, for the first line that is wrong.
+    // Adds a file's records in the file's order and returns its size in bytes. threads >= 1, the calling one included.
+    // Throws UserError naming file, line and remedy for the first line that is wrong.
     size_t add_file(const std::filesystem::path& path, size_t threads = 1, const Progress& progress = {});
     void add(const Record& record, const std::string& where);
 
-    size_t records() const { return record_begin_.size() - 1; }  // those that have something to train on
-    // n of the records, evenly spread: held_out[i] for each record.
+    size_t records() const { return record_begin_.size() - 1; }  // with at least one target
+    // A choice of n records, evenly spread: true for record i if it is held out.
     std::vector<bool> spread(size_t n) const;
 
     struct RowCounts {
-        size_t records = 0, rows = 0, tokens = 0, targets = 0;  // tokens: without filling
+        size_t records = 0, rows = 0, tokens = 0, targets = 0;  // tokens: without padding
         // "950 records in 400 rows of 2,048 tokens (3% padding), 123,456 tokens trained on"
         std::string text(const PrepareSettings& settings) const;
     };
-    // Writes the records with held_out[i] == held_out_rows (held_out empty: all) as rows and the closing token. Writes
-    // nothing when there are none of them. The sink must have been made with row_tokens = T.
+    // Writes the records with held_out[i] == held_out_rows as rows, and the closing token; nothing when there are none.
+    // An empty held_out means all records. The sink must have been made with row_tokens = T.
     RowCounts write(const std::vector<bool>& held_out, bool held_out_rows, TokenSink& sink) const;
 
     // "1,000 records (messages, ChatML); 12 cut to 2048 tokens; 3 left out: nothing to train on"
     std::string summary() const;
-    // What is lost by cutting, with what helps; "" when nothing is.
+    // A note on the tokens that cutting loses, with a hint; "" when none are lost.
     std::string cut_note() const;
     const PrepareSettings& settings() const { return settings_; }
 
@@ -107,7 +107,7 @@ class PreparedRecords {
     std::vector<size_t> piece_begin_{0};   // [pieces + 1], pieces of at most T tokens
     std::vector<size_t> record_begin_{0};  // [records + 1], indices of pieces
     size_t read_ = 0, cut_ = 0, continued_ = 0, empty_ = 0, too_long_ = 0, cut_tokens_ = 0;
-    bool kinds_[4] = {};  // that were seen
+    bool kinds_[4] = {};  // kinds of records seen, by RecordKind
 };
 
 }  // namespace slab::data

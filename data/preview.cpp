@@ -1,4 +1,4 @@
-// Rows as text. See preview.h.
+// A row is printed as runs of tokens that are all targets or all none, within one document.
 #include "data/preview.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ std::string preview_row(const TokenFile& file, size_t row, size_t T, const Token
     file.read(first, full_end, tokens.data(), bits.data());
     const auto starts_document = [&](size_t i) { return (bits[i] & kMaskDocumentStart) != 0; };
     const auto target = [&](size_t i) { return (bits[i] & kMaskTarget) != 0 && !starts_document(i); };
-    const size_t end = file.row_tokens() != 0 ? filling_begin(tokens, bits) : full_end;
+    const size_t end = file.row_tokens() != 0 ? padding_begin(tokens, bits) : full_end;
     size_t targets = 0;
     for (size_t i = 0; i < end; ++i) targets += target(i);
     std::string text = "row " + count_text(row + 1) + ": " + counted(end, "token") + ", " + count_text(targets) +

@@ -1,5 +1,4 @@
-// What a row of tokens says, for people: its text with what is trained on marked, so that a wrong template or mask is
-// seen before a night of training.
+// Rows of tokens as text, with the targets marked: a wrong template or mask is seen before a night of training.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +9,13 @@
 
 namespace slab::data {
 
-// Tokens [row * T, row * T + T) of the file, or up to its end, which must come later than row * T. Targets are green on
-// a terminal (`colour`), else in [[ ]]; a line "--- next document ---" stands at boundaries; a row's filling is only
-// counted. Control characters and broken UTF-8 become U+FFFD. Ends in a line end.
+// Tokens [row * T, row * T + T) of the file, or up to its end, which must be beyond row * T. Targets are green with
+// `colour`, else in [[ ]]. A line "--- next document ---" separates documents. Padding is only counted. Control
+// characters and broken UTF-8 become U+FFFD. Ends in a line end.
 std::string preview_row(const TokenFile& file, size_t row, size_t T, const Tokenizer& tokenizer, bool colour);
 
-// A line that says how targets are marked, and the first `rows` rows, or as many as there are; a stream's last one may
-// be cut short.
+// A line that explains the marks, then the first `rows` rows, or all if there are fewer. A stream's last row may be
+// shorter.
 std::string preview(const TokenFile& file, size_t rows, size_t T, const Tokenizer& tokenizer, bool colour);
 
 }  // namespace slab::data

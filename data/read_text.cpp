@@ -1,4 +1,4 @@
-// Reading of texts, and what is none. See read_text.h.
+// Files are read at once. Pipes are polled, so that a stop is noticed while they are empty.
 #include "data/read_text.h"
 
 #include <fcntl.h>
@@ -6,13 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <stdexcept>
-#include <system_error>
 #include <vector>
 
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 #include "data/records.h"
-#include "data/token_file.h"
+#include "data/token_format.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;
@@ -21,18 +20,19 @@ namespace {
 constexpr size_t kMaxTextBytes = kMaxTokensPerFile;  // of one text, which is held in memory
 
 [[noreturn]] void refuse_long(const std::string& name, const std::string& bytes) {
-    throw std::runtime_error(name + ": has " + bytes + " bytes, wanted a text of at most " +
-                             std::to_string(kMaxTextBytes) +
-                             ". Hint: split it into several files and give them all to build/tokenize.");
+    throw UserError({.subject = name,
+                     .given = "has " + bytes + " bytes",
+                     .wanted = "a text of at most " + std::to_string(kMaxTextBytes),
+                     .hint = "split it into several files and give them all to build/tokenize"});
 }
 
 [[noreturn]] void refuse_reading(const std::string& name, int error) {
-    throw std::runtime_error(name + ": cannot be read: " + std::generic_category().message(error) +
-                             ". Hint: give text files, or build/tokenize - for standard input.");
+    throw IoError({.subject = name,
+                   .given = "cannot be read: " + system_text(error),
+                   .hint = "give text files, or build/tokenize - for standard input"});
 }
 
-// Until the descriptor has something to read, or its end, or an error to report. A signal may come just before the
-// waiting begins, so that it does not wait for long.
+// Waits until a read would not block. The waits are short, as a signal may come just before one begins.
 void wait_for_input(int fd, StopToken stop) {
     constexpr int pause_ms = 100;
     pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
@@ -45,12 +45,13 @@ struct OwnedDescriptor {
     ~OwnedDescriptor() { close(fd); }
 };
 
-// Returns the text when it is one.
+// Returns `text`, or throws UserError when it looks like something else.
 std::string checked(std::string text, const std::string& name) {
     if (const size_t at = text.find('\0'); at < size_t{1} << 16)
-        throw std::runtime_error(name + ": is no text: byte " + std::to_string(at) +
-                                 " is 0. Hint: give UTF-8 text, records (*.jsonl), or, to train_gpt, token files made "
-                                 "by build/tokenize (*.bin)");
+        throw UserError({.subject = name,
+                         .given = "is no text: byte " + std::to_string(at) + " is 0",
+                         .hint = "give UTF-8 text, records (*.jsonl), or, to train_gpt, token files made by "
+                                 "build/tokenize (*.bin)"});
     refuse_records_as_text(text, name);
     return text;
 }

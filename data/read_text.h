@@ -1,7 +1,7 @@
-// A whole text, as build/tokenize and train_gpt take it: from a file, a named pipe or an open descriptor.
+// Reads a whole text for build/tokenize and train_gpt: from a file, a named pipe or an open descriptor.
 //
-// What is no text is refused by what it begins with, since it would train and mean nothing: a 0 byte among the first 64
-// KiB (archives, UTF-16) or a line that is a record. Bytes that are no UTF-8 are text of some other encoding, and pass.
+// Input that is no text would train and mean nothing. So a 0 byte among the first 64 KiB (archives, UTF-16) is refused,
+// and a first line that is a record. Other encodings than UTF-8 pass.
 #pragma once
 
 #include <filesystem>
@@ -11,10 +11,10 @@
 
 namespace slab::data {
 
-// Both throw std::runtime_error naming the text. An empty one is returned as it is. stop is asked between pieces,
-// also while a pipe gives nothing; Interrupted ends the reading.
+// Both throw IoError or UserError naming the text. An empty one is returned as it is. stop is asked between pieces,
+// also while a pipe is empty; Interrupted ends the reading.
 std::string read_text(const std::filesystem::path& path, StopToken stop);
-// All that comes through `fd` until its end; `name` is what errors call it.
+// Everything from `fd` until its end. `name` is its name in errors.
 std::string read_text(int fd, const std::string& name, StopToken stop);
 
 }  // namespace slab::data

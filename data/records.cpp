@@ -1,13 +1,13 @@
-// Lines to records. See records.h.
+// A line is JSON first, then a record of the one kind whose keys it has.
 #include "data/records.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/json_file.h"
 
 namespace slab::data {
@@ -21,7 +21,7 @@ constexpr size_t kReadBytes = size_t{1} << 20;
 struct Shape {
     RecordKind kind;
     std::string_view name;
-    std::vector<std::string_view> keys;  // all of them must be there
+    std::vector<std::string_view> keys;  // all required
 };
 
 const std::array<Shape, 4>& shapes() {
@@ -33,8 +33,9 @@ const std::array<Shape, 4>& shapes() {
     return all;
 }
 
-[[noreturn]] void fail(const std::string& where, const std::string& found, const std::string& wanted) {
-    throw std::runtime_error(where + ": " + found + ", wanted " + wanted);
+[[noreturn]] void fail(const std::string& where, const std::string& given, const std::string& wanted,
+                       const std::string& hint = "") {
+    throw UserError({.subject = where, .given = given, .wanted = wanted, .hint = hint});
 }
 
 std::string keys_of(const json& object) {
@@ -61,7 +62,7 @@ RecordKind kind_of(const json& object, const std::string& where) {
             fail(where,
                  "the record has " + keys_of(object) + ", which are of two kinds (" + std::string(found->name) + "; " +
                      std::string(shape.name) + ")",
-                 "the keys of one kind only. Hint: remove the others");
+                 "the keys of one kind only", "remove the others");
         found = &shape;
     }
     if (!found) fail(where, "the record has " + keys_of(object), wanted);
@@ -82,8 +83,8 @@ void refuse_unless_neutral(const json& object, std::initializer_list<const char*
     for (const char* key : keys) {
         const auto value = object.find(key);
         if (value == object.end() || value->is_null() || value->empty() || *value == json("")) continue;
-        fail(where, "\"" + std::string(key) + "\" is " + shown(*value),
-             "none: it is not implemented. Hint: remove the key if the record means the same without it");
+        fail(where, "\"" + std::string(key) + "\" is " + shown(*value), "none: it is not implemented",
+             "remove the key if the record means the same without it");
     }
 }
 
@@ -166,14 +167,14 @@ void refuse_records_as_text(std::string_view text, const std::string& name) {
     json object;
     try {
         object = parse_json(line, name);
-    } catch (const std::runtime_error&) {
+    } catch (const UserError&) {
         return;  // no JSON: text that begins with a brace
     }
     for (const Shape& shape : shapes())
         if (std::all_of(shape.keys.begin(), shape.keys.end(), [&](auto key) { return object.contains(key); }))
             fail(name, "is named as a text, and its first line is a record (" + keys_of(object) + ")",
-                 "a name that ends in .jsonl for records. Hint: rename it; a text that shall begin so may have any "
-                 "other line first");
+                 "a name that ends in .jsonl for records",
+                 "rename it; a text that begins so may have any other line first");
 }
 
 RecordReader::RecordReader(const std::filesystem::path& path) : file_(path) {
@@ -182,15 +183,15 @@ RecordReader::RecordReader(const std::filesystem::path& path) : file_(path) {
     file_.read(0, mark, bytes, "first bytes");
     if (bytes == 3 && mark[0] == 0xef && mark[1] == 0xbb && mark[2] == 0xbf) buffer_begin_ = line_end_ = 3;
     if (bytes >= 2 && ((mark[0] == 0xff && mark[1] == 0xfe) || (mark[0] == 0xfe && mark[1] == 0xff)))
-        throw std::runtime_error(path.string() + ": is UTF-16, wanted UTF-8. Hint: iconv -f UTF-16 -t UTF-8");
+        fail(path.string(), "is UTF-16", "UTF-8", "iconv -f UTF-16 -t UTF-8");
 }
 
-// A file whose first line begins a list is one list, as a rule, on one line or on many.
+// Refuses a file whose first line begins with [: it is most likely one JSON list.
 void RecordReader::refuse_list(std::string_view line) const {
     const size_t begin = line.find_first_not_of(" \t\r");
     if (begin == std::string_view::npos || line[begin] != '[') return;
-    fail(where(line_), "begins with [, so that the file looks like one JSON list",
-         "a JSON object, {...}, on each line. Hint: `jq -c '.[]' " + file_.path().string() +
+    fail(where(line_), "begins with [, so that the file looks like one JSON list", "a JSON object, {...}, on each line",
+         "`jq -c '.[]' " + file_.path().string() +
              " > records.jsonl` writes each element of a list on a line of its own");
 }
 
@@ -210,8 +211,7 @@ std::optional<std::string_view> RecordReader::next_line() {
         searched = buffer_.size() - begin;
         if (searched > kMaxJsonBytes) {
             if (!begun_) refuse_list(std::string_view(buffer_).substr(begin));
-            throw std::runtime_error(file_.path().string() + ", line " + std::to_string(line_) + ": is longer than " +
-                                     std::to_string(kMaxJsonBytes) + " bytes, wanted one record a line");
+            fail(where(line_), "is longer than " + std::to_string(kMaxJsonBytes) + " bytes", "one record a line");
         }
         buffer_.erase(0, begin);  // at most once a read
         buffer_begin_ = line_begin_;

@@ -2,15 +2,15 @@
 //
 //     {"text": "..."}                                             RecordKind::text
 //     {"prompt": "...", "completion": "..."}                      RecordKind::completion
-//     {"instruction": "...", "input": "...", "output": "..."}     RecordKind::instruction ("input" may be absent or
-//     null)
+//     {"instruction": "...", "input": "...", "output": "..."}     RecordKind::instruction; "input" may be absent or
+//     null
 //     {"messages": [{"role": "user", "content": "..."}, ...]}     RecordKind::chat; roles system, user, assistant
 //
-// A message's content is a string or a list of {"type": "text", "text": "..."} parts, which are joined. Other keys
-// ("id", "source") are ignored, but for those that would change what is trained on (tools, tool calls, weights), which
-// are refused by name. Blank lines, a line end of CR LF and a byte order mark at the file's beginning are fine.
+// A message's content is a string or a list of {"type": "text", "text": "..."} parts, which are joined. Keys that would
+// change what is trained on (tools, tool calls, weights) are refused by name. Other keys ("id", "source") are ignored.
+// Blank lines, line ends of CR LF and a byte order mark at the file's beginning are accepted.
 //
-// The file is hostile: a line is bounded before it is read, its nesting by json_file.h, broken UTF-8 is refused.
+// Files are taken as hostile: lines have a largest size, json_file.h bounds their nesting, broken UTF-8 is refused.
 #pragma once
 
 #include <cstddef>
@@ -39,28 +39,29 @@ struct Record {
     std::vector<ChatMessage> messages;  // chat
 };
 
-// Whether a file of this name is taken for records: *.jsonl, *.ndjson, *.json, in letters of either case.
+// Whether a file of this name holds records: *.jsonl, *.ndjson, *.json, in upper or lower case.
 bool is_records_file(const std::filesystem::path& path);
-// Throws std::runtime_error when the first line of a text called `name` is a record: training on its braces and quotes
-// would go well, and be wrong.
+// Throws UserError when the first line of the text `name` is a record: training on its braces and quotes would look
+// well, and be wrong.
 void refuse_records_as_text(std::string_view text, const std::string& name);
 
-// A line of a file, not yet looked into.
+// A line of a file, not yet parsed.
 struct RecordLine {
     std::string text;
     size_t line = 0;  // 1-based
 };
 
-// Reads a file line by line. Errors are std::runtime_error naming file and line.
+// Reads a file line by line. Errors are UserError naming file and line.
 class RecordReader {
   public:
     explicit RecordReader(const std::filesystem::path& path);
 
-    // Three steps, of which the second may be several threads' at once: the lines that are not blank up to some
-    // `most_bytes` and `most_lines` (>= 1), at least one, none at the end of the file; what a line says; and, in the
-    // lines' order, that its kind is the file's.
+    // Step 1: the next lines that are not blank, at least one, up to about most_bytes and to most_lines (>= 1). None at
+    // the file's end.
     std::vector<RecordLine> next_lines(size_t most_bytes, size_t most_lines);
+    // Step 2, on any thread: a line's record.
     Record parse(const RecordLine& line) const;
+    // Step 3, in the lines' order: throws unless the record's kind is the file's.
     void check_kind(const Record& record);
 
     std::string where(size_t line) const;  // "FILE, line 7"
@@ -72,12 +73,13 @@ class RecordReader {
     void refuse_list(std::string_view line) const;
 
     InputFile file_;
-    std::string buffer_;                                       // file bytes [buffer_begin_, buffer_begin_ + size)
-    size_t buffer_begin_ = 0, line_begin_ = 0, line_end_ = 0;  // offsets in the file; the end is behind the line's '\n'
+    std::string buffer_;  // file bytes [buffer_begin_, buffer_begin_ + size)
+    size_t buffer_begin_ = 0, line_begin_ = 0,
+           line_end_ = 0;  // offsets in the file; line_end_ is after the line's '\n'
     size_t line_ = 0;
     bool begun_ = false;              // a line that is not blank was seen
     std::optional<RecordKind> kind_;  // of the file
-    size_t kind_line_ = 0;            // where it was seen
+    size_t kind_line_ = 0;            // its first line
 };
 
 }  // namespace slab::data

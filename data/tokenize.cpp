@@ -1,14 +1,13 @@
-// Text and records to token files, by any tokenizer; what becomes a token and what a target is prepare.h's. Each text's
-// last part goes to validation, so that every kind of text given occurs in both files; the separator after a training
-// part whose document goes on in validation is no target, since the text does not end there.
+// Text and records to token files, by any tokenizer. prepare.h decides tokens and targets. Each text's last part goes
+// to validation, so that every kind of text given occurs in both files. Where a document goes on in validation, the
+// separator after its training part is no target: the text does not end there.
 //
-// On an error no file of a run appears: all are on the disk before the first is renamed. A run that is killed between
-// the renames leaves the new training pair beside validation of before, and of a pair all or no tokens.
+// On an error no file of a run appears: all are on the disk before the first is renamed. A run killed between the
+// renames leaves the new training pair beside the old validation pair. A pair has all of its tokens or none.
 #include "data/tokenize.h"
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -18,7 +17,6 @@
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -26,8 +24,9 @@
 
 #include "data/base/atomic_file.h"
 #include "data/base/clock.h"
-#include "data/base/command_line.h"
 #include "data/base/display.h"
+#include "data/base/error.h"
+#include "data/base/output_paths.h"
 #include "data/base/parallel.h"
 #include "data/base/stop_signals.h"
 #include "data/hub_cache.h"
@@ -35,49 +34,13 @@
 #include "data/preview.h"
 #include "data/read_text.h"
 #include "data/token_file.h"
+#include "data/token_writer.h"
+#include "data/tokenize_options.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;
 namespace {
-
-constexpr const char* kAbout =
-    R"(Makes token files for train_gpt from text files or from records (*.jsonl).
-
---tokenizer is the model's: its Hugging Face directory, tokenizer.json or .gguf file. Without it, ids 0 to 255 are the
-bytes, 256 ends a text, and the vocabulary is 260. Written are, whole or not at all,
-  D/NAME.bin   tokens in llm.c's format
-  D/NAME.mask  one byte a token: bit 0 = is a target, bit 1 = a document starts here
-  D/val.bin, D/val.mask   the same for validation (D/NAME-val.* when NAME is not 'train')
-
-Text: every FILE is one document of a stream, with the model's end-of-text token behind it. Special tokens spelled out
-in it stay text. The last --val-fraction of each document, by bytes, goes to validation, as a document of its own; the
-cut never lies within a UTF-8 character. So validation has some of every text given, none of it seen in training. A
-document too short for a validation byte goes to training whole. The first token of a document is no target, nor is the
-end of a training part whose document goes on in validation. A file with a 0 byte among its first 64 KiB is no text, and
-refused.
-
-Records: every line of a FILE is a JSON object with "text", "prompt" and "completion", "instruction" ("input") and
-"output", or "messages". Each is a document in a row of --sequence-len tokens, filled up; with --sample-packing a row
-holds several. Trained on are the replies only, unless --train-on-inputs. An evenly spread --val-fraction of the records
-goes to validation. train_gpt then wants the same --sequence-len.
-
-In the names of flags '_' is taken for '-'.
-)";
-
-struct Options {
-    std::string output_dir, name = "train", tokenizer = "bytes";
-    double val_fraction = 0.1;
-    bool val_fraction_given = false;  // else a text or records too few for it are no mistake
-    size_t sequence_len = 2048, preview = 0;
-    bool sample_packing = false, train_on_inputs = false;
-    std::string chat_template;
-    std::vector<std::string> files;
-};
-
-[[noreturn]] void refuse(const std::string& message) {
-    throw std::runtime_error(message);
-}
 
 // Bytes of `text` that go to training; the rest is validation.
 size_t training_bytes(std::string_view text, double val_fraction) {
@@ -133,50 +96,32 @@ void report_rate(size_t bytes, double seconds, size_t threads, std::ostream& out
     out << line.data();
 }
 
-void check_options(const Options& options) {
-    if (!(options.val_fraction >= 0 && options.val_fraction < 1))
-        refuse("--val-fraction " + number_text(options.val_fraction) +
-               " given, wanted a number from 0 to below 1. Hint: 0.1 keeps a tenth for validation, 0 nothing.");
-    if (options.name.empty() || options.name[0] == '.' || options.name.find('/') != std::string::npos)
-        refuse("--name '" + options.name + "' given, wanted a plain file name without directory. " +
-               "Hint: the directory goes into --output-dir.");
-    if (std::count(options.files.begin(), options.files.end(), "-") > 1)
-        refuse("- (standard input) given twice, wanted once. Hint: it can be read only once.");
-    if (options.sequence_len < 2 || options.sequence_len > size_t{1} << 24)
-        refuse("--sequence-len " + std::to_string(options.sequence_len) + " given, wanted 2 to 16777216.");
-    const auto records = std::count_if(options.files.begin(), options.files.end(), is_records_file);
-    if (records != 0 && static_cast<size_t>(records) != options.files.size())
-        refuse(
-            "both text and records (*.jsonl) given, wanted one of them: text is a stream and records are rows. "
-            "Hint: tokenize them apart.");
-    if (records == 0 && (options.sample_packing || options.train_on_inputs || !options.chat_template.empty()))
-        refuse("--sample-packing, --train-on-inputs and --chat-template are about records (*.jsonl), and " +
-               options.files.front() + " is text.");
-}
-
 struct Outputs {
     fs::path train, val;
 };
 
-Outputs output_paths(const Options& options) {
+Outputs outputs_of(const TokenizeOptions& options) {
     const fs::path directory = options.output_dir;
     const std::string val_name = options.name == "train" ? "val" : options.name + "-val";
     return {directory / (options.name + ".bin"), directory / (val_name + ".bin")};
 }
 
-// Whoever names a file of his train.bin or val.mask shall not lose it. An empty one has nothing to lose.
-void check_outputs(const Options& options) {
-    const Outputs outputs = output_paths(options);
+// A file of the user's own that has an output's name is not replaced, unless it is empty.
+void check_outputs(const TokenizeOptions& options) {
+    const Outputs outputs = outputs_of(options);
     std::error_code error;
     for (const std::string& file : options.files)
         for (const fs::path& output :
              {outputs.train, mask_path_for(outputs.train), outputs.val, mask_path_for(outputs.val)})
             if (file != "-" && fs::equivalent(file, output, error))
-                refuse(file + " would be replaced by the output of that name. Hint: another --output-dir or --name.");
+                throw UserError({.subject = file,
+                                 .given = "would be replaced by the output of that name",
+                                 .hint = "another --output-dir or --name"});
     const auto check = [&](const fs::path& path, bool (*is_own)(const fs::path&), const char* what) {
         if (!fs::is_regular_file(path, error) || fs::file_size(path, error) == 0 || is_own(path)) return;
-        refuse(path.string() + ": exists and is no " + what + ", and would be replaced by one. Hint: another " +
-               "--output-dir or --name.");
+        throw UserError({.subject = path.string(),
+                         .given = std::string("exists and is no ") + what + ", and would be replaced by one",
+                         .hint = "another --output-dir or --name"});
     };
     for (const fs::path& path : {outputs.train, outputs.val}) {
         if (path == outputs.val && options.val_fraction == 0) continue;
@@ -185,30 +130,6 @@ void check_outputs(const Options& options) {
     }
 }
 
-// The directory written into. What of it was made here and is empty in the end, after a refusal, goes again.
-class OutputDirectory {
-  public:
-    explicit OutputDirectory(const fs::path& directory) {
-        std::error_code error;
-        for (fs::path p = fs::absolute(directory); !fs::exists(p, error) && p.has_relative_path(); p = p.parent_path())
-            made_.push_back(p);
-        fs::create_directories(directory, error);
-        if (error)
-            refuse("--output-dir " + directory.string() + ": cannot be made: " + error.message() +
-                   ". Hint: choose a directory that you may write to.");
-        remove_stale_temporaries(directory);
-    }
-    ~OutputDirectory() {
-        std::error_code error;
-        for (const fs::path& path : made_) fs::remove(path, error);  // not one that holds something
-    }
-    OutputDirectory(const OutputDirectory&) = delete;
-    OutputDirectory& operator=(const OutputDirectory&) = delete;
-
-  private:
-    std::vector<fs::path> made_;  // the deepest first
-};
-
 // The tokenizer as its user knows it: the name of its directory or file.
 std::string short_name(const std::string& tokenizer) {
     fs::path path = fs::absolute(tokenizer).lexically_normal();
@@ -216,8 +137,8 @@ std::string short_name(const std::string& tokenizer) {
     return path.filename().string();
 }
 
-// Both pairs reach the disk before the first is renamed. From then on the run is not stopped any more.
-void commit(const Options& options, const Tokenizer& tokenizer, const Outputs& outputs, TokenFileWriter& train,
+// Both pairs reach the disk before the first is renamed. After that nothing stops the run.
+void commit(const TokenizeOptions& options, const Tokenizer& tokenizer, const Outputs& outputs, TokenFileWriter& train,
             TokenFileWriter* val, std::ostream& out, StopToken stop) {
     for (TokenFileWriter* writer : {&train, val}) {
         if (writer == nullptr) continue;
@@ -237,7 +158,7 @@ void commit(const Options& options, const Tokenizer& tokenizer, const Outputs& o
     if (!replaced.empty()) out << replaced << " of an earlier run\n";
 }
 
-void say_no_validation(const Options& options, const Outputs& outputs, std::ostream& out, std::ostream& err) {
+void say_no_validation(const TokenizeOptions& options, const Outputs& outputs, std::ostream& out, std::ostream& err) {
     if (options.val_fraction == 0)
         out << "no validation file, since --val-fraction is 0\n";
     else
@@ -248,11 +169,12 @@ void say_no_validation(const Options& options, const Outputs& outputs, std::ostr
         err << "tokenize: warning: " << outputs.val.string() << " is of an earlier run and was left as it is\n";
 }
 
-void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin_fd, std::ostream& out,
+void tokenize_text(const TokenizeOptions& options, const Tokenizer& tokenizer, int stdin_fd, std::ostream& out,
                    std::ostream& err, StopToken stop) {
     const size_t threads = usable_threads();
-    const OutputDirectory directory(options.output_dir);
-    const Outputs outputs = output_paths(options);
+    const OutputDirectory directory("--output-dir", options.output_dir);
+    remove_stale_temporaries(options.output_dir);
+    const Outputs outputs = outputs_of(options);
     Split train(tokenizer, outputs.train);
     std::optional<Split> val;
     if (options.val_fraction > 0) val.emplace(tokenizer, outputs.val);
@@ -267,12 +189,13 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
         train.add_document(std::string_view(text).substr(0, cut), cut == text.size(), threads, stop);
         if (cut < text.size()) val->add_document(std::string_view(text).substr(cut), true, threads, stop);
     }
-    if (train.documents == 0) refuse("every file given is empty, wanted some text. Nothing was written.");
+    if (train.documents == 0)
+        throw UserError({.given = "every file given is empty, nothing was written", .wanted = "some text"});
     if (val && val->documents == 0) {
         if (options.val_fraction_given)
-            refuse("every document is too short for a validation part of --val-fraction " +
-                   number_text(options.val_fraction) + ". Nothing was written. Hint: give longer files, a larger " +
-                   "fraction, or --val-fraction 0 for none.");
+            throw UserError({.subject = "--val-fraction " + number_text(options.val_fraction),
+                             .given = "every document is too short for a validation part, nothing was written",
+                             .hint = "give longer files, a larger fraction, or --val-fraction 0 for none"});
         val.reset();
     }
     commit(options, tokenizer, outputs, train.writer, val ? &val->writer : nullptr, out, stop);
@@ -285,14 +208,14 @@ void tokenize_text(const Options& options, const Tokenizer& tokenizer, int stdin
     report_rate(train.text_bytes + (val ? val->text_bytes : 0), train.seconds + (val ? val->seconds : 0), threads, out);
 }
 
-// A short decimal of which `records` >= 2 make one or more: 0.34 for 3.
+// A short decimal, at least 1 / `records`: 0.34 for 3. records >= 2.
 double fraction_of_one(size_t records) {
     double scale = 10;
     while (scale < 10 * static_cast<double>(records)) scale *= 10;
     return std::ceil(scale / static_cast<double>(records)) / scale;
 }
 
-void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err,
+void tokenize_records(const TokenizeOptions& options, const Tokenizer& tokenizer, std::ostream& out, std::ostream& err,
                       StopToken stop) {
     PreparedRecords prepared(tokenizer, {.T = options.sequence_len,
                                          .sample_packing = options.sample_packing,
@@ -304,16 +227,20 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     for (const std::string& file : options.files)
         bytes += prepared.add_file(file, threads, [&](size_t, size_t) { stop.throw_if_requested(); });
     const double seconds = seconds_since(began);
-    if (prepared.records() == 0) refuse("nothing to train on: " + prepared.summary() + ". Nothing was written.");
+    if (prepared.records() == 0)
+        throw UserError("nothing to train on: " + prepared.summary() + "; nothing was written");
     const auto held_out = static_cast<size_t>(static_cast<double>(prepared.records()) * options.val_fraction);
     if (options.val_fraction > 0 && held_out == 0 && options.val_fraction_given)
-        refuse(
-            counted(prepared.records(), "record") + (prepared.records() == 1 ? " is" : " are") +
-            " too few for a validation part of --val-fraction " + number_text(options.val_fraction) + ", wanted " +
-            (prepared.records() == 1 ? "two at least" : number_text(fraction_of_one(prepared.records())) + " or more") +
-            ". Nothing was written. Hint: --val-fraction 0 holds out none.");
-    const OutputDirectory directory(options.output_dir);
-    const Outputs outputs = output_paths(options);
+        throw UserError({.subject = "--val-fraction " + number_text(options.val_fraction),
+                         .given = counted(prepared.records(), "record") + (prepared.records() == 1 ? " is" : " are") +
+                                  " too few for a validation part, nothing was written",
+                         .wanted = prepared.records() == 1
+                                       ? "two records at least"
+                                       : number_text(fraction_of_one(prepared.records())) + " or more",
+                         .hint = "--val-fraction 0 holds out none"});
+    const OutputDirectory directory("--output-dir", options.output_dir);
+    remove_stale_temporaries(options.output_dir);
+    const Outputs outputs = outputs_of(options);
     const std::vector<bool> split = prepared.spread(held_out);
     const auto largest = static_cast<uint32_t>(tokenizer.vocabulary_size() - 1);
     TokenFileWriter train(outputs.train, largest, true, options.sequence_len);
@@ -338,7 +265,7 @@ void tokenize_records(const Options& options, const Tokenizer& tokenizer, std::o
     report_rate(bytes, seconds, threads, out);
 }
 
-void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostream& err, StopToken stop) {
+void tokenize(const TokenizeOptions& options, int stdin_fd, std::ostream& out, std::ostream& err, StopToken stop) {
     check_options(options);
     check_outputs(options);
     fs::path from = options.tokenizer;
@@ -361,43 +288,12 @@ void tokenize(const Options& options, int stdin_fd, std::ostream& out, std::ostr
 
 int run_tokenize(int argc, const char* const* argv, int stdin_fd, std::ostream& out, std::ostream& err,
                  StopToken stop) {
-    Options options;
-    CLI::App app(kAbout, "tokenize");
-    app.add_option("--output-dir", options.output_dir, "Directory D to write into; made if it is missing")
-        ->required()
-        ->type_name("D");
-    app.add_option(
-           "--tokenizer", options.tokenizer,
-           "The model's tokenizer: a Hugging Face directory, org/name as `hf download` left it, a tokenizer.json, "
-           "a .gguf, or the word bytes")
-        ->capture_default_str()
-        ->type_name("X");
-    const CLI::Option* const val_fraction =
-        app.add_option("--val-fraction", options.val_fraction,
-                       "Share of each document, or of the records, kept for validation: 0 (none) to below 1")
-            ->capture_default_str()
-            ->type_name("X");
-    app.add_option("--name", options.name, "Name of the training file")->capture_default_str()->type_name("NAME");
-    app.add_option("--sequence-len", options.sequence_len, "Records: tokens a row; text: only of --preview")
-        ->capture_default_str()
-        ->type_name("T");
-    app.add_flag("--sample-packing", options.sample_packing,
-                 "Records: several in a row, none of which sees another; first fit decreasing");
-    app.add_flag("--train-on-inputs", options.train_on_inputs, "Records: train on prompts too, not only on replies");
-    app.add_option("--chat-template", options.chat_template,
-                   "Records with messages: chatml or llama3; default: what the tokenizer shows")
-        ->check(CLI::IsMember({"chatml", "llama3"}))
-        ->type_name("NAME");
-    app.add_option("--preview", options.preview, "Print the first N rows as text, what is trained on marked")
-        ->type_name("N");
-    app.add_option("FILES", options.files,
-                   "Text files, one document each (- is standard input), or files of records (*.jsonl)")
-        ->required();
-    if (const auto exit_code = parse_command_line(app, argc, argv, out, err)) return *exit_code;
-    options.val_fraction_given = val_fraction->count() > 0;
+    TokenizeOptions options;
+    if (const auto exit_code = parse_tokenize_options(argc, argv, options, out, err)) return *exit_code;
     try {
         tokenize(options, stdin_fd, out, err, stop);
-        if (!out.flush()) refuse("the files are written, but this report could not be printed (is the disk full?)");
+        if (!out.flush())
+            throw IoError("the files are written, but this report could not be printed (is the disk full?)");
     } catch (const Interrupted&) {
         err << "tokenize: interrupted; nothing was written\n";
         return kExitInterrupted;

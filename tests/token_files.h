@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/token_file.h"
+#include "data/token_writer.h"
 
 namespace slab::test {
 

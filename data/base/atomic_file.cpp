@@ -1,9 +1,8 @@
-// Write to a temporary name, fsync, rename, fsync the directory: see atomic_file.h for the promise.
+// Write to a temporary name, fsync, rename, fsync the directory.
 //
-// The lock on a temporary is taken right after its creation. A cleaner that gets there first either still holds the
-// lock or has unlinked the temporary already; the creator notices both and starts over with the next name, so no
-// order of the two loses data. Where the file system knows no flock, the cleaner falls back on asking whether the
-// process that the name mentions still lives.
+// The lock on a temporary is taken right after its creation. A cleaner that gets there first still holds the lock or
+// has unlinked the temporary already. The creator notices both and starts over with the next name, so no order of the
+// two loses data. On a file system without flock the cleaner asks whether the process in the name is still alive.
 #include "data/base/atomic_file.h"
 
 #include <fcntl.h>
@@ -18,10 +17,10 @@
 #include <cstdio>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 
 namespace slab::data {
@@ -29,7 +28,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
-constexpr std::string_view kOldMark = ".old-";  // in place of the last '-': a directory that is being replaced
+constexpr std::string_view kOldMark = ".old-";  // instead of the last '-': a directory that is being replaced
 
 const char* hint_for(int error) {
     switch (error) {
@@ -51,8 +50,8 @@ const char* hint_for(int error) {
 }
 
 [[noreturn]] void fail(int error, const fs::path& path, const std::string& action) {
-    throw std::runtime_error(path.string() + ": cannot " + action + ": " + std::generic_category().message(error) +
-                             ". Hint: " + hint_for(error) + ".");
+    throw IoError(
+        {.subject = path.string(), .given = "cannot " + action + ": " + system_text(error), .hint = hint_for(error)});
 }
 
 template <typename Call>
@@ -69,13 +68,14 @@ Lock try_lock(int fd) {
     return errno == EWOULDBLOCK ? Lock::held_elsewhere : Lock::unsupported;
 }
 
-// Symbolic links are followed here, once: renaming over a link would replace the link and leave its file as it was.
+// Symbolic links are followed here: renaming over a link would replace the link, not its file.
 fs::path resolve(const fs::path& path) {
     fs::path normal = path.lexically_normal();
     if (!normal.has_filename()) normal = normal.parent_path();  // "run/" means "run"
     if (normal.empty() || normal.filename() == "." || normal.filename() == "..")
-        throw std::runtime_error("'" + path.string() +
-                                 "' is not a name that can be written. Hint: give the name itself.");
+        throw UserError({.subject = "'" + path.string() + "'",
+                         .given = "is not a name that can be written",
+                         .hint = "give the name itself"});
     std::error_code error;
     if (fs::is_symlink(normal, error)) normal = fs::weakly_canonical(normal);
     return fs::absolute(normal);
@@ -116,7 +116,7 @@ void sync_path(const fs::path& path, int flags) {
     const int result = retry_interrupted([&] { return fsync(fd); });
     const int error = errno;
     close(fd);
-    // Some network file systems have no fsync for directories; there the rename is all that can be had.
+    // Some network file systems have no fsync for directories; there the rename alone must do.
     if (result != 0 && !(error == EINVAL && (flags & O_DIRECTORY))) fail(error, path, "bring it to the disk (fsync)");
 }
 
@@ -129,12 +129,11 @@ void sync_tree(const fs::path& root) {
     sync_path(root, O_DIRECTORY);
 }
 
-// The directory `final_path` away under a temporary name, locked so that no cleaner takes it for a leftover.
-// `separator` decides what a cleaner does once the lock is gone: with kOldMark it puts the directory back, with "-" it
-// deletes it.
+// Renames the directory `final_path` to a temporary name, locked so that no cleaner takes it for a leftover.
+// `separator` decides what a cleaner does once the lock is gone: kOldMark puts the directory back, "-" deletes it.
 std::pair<fs::path, int> rename_away(const fs::path& final_path, std::string_view separator) {
     const int fd = retry_interrupted([&] { return open(final_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-    if (fd < 0) fail(errno, final_path, "open the directory that shall go");
+    if (fd < 0) fail(errno, final_path, "open the directory to be removed");
     try_lock(fd);
     for (size_t attempt = 0; attempt < 100000; ++attempt) {
         const fs::path away =
@@ -181,14 +180,15 @@ AtomicFile::AtomicFile(const fs::path& path) : final_path_(resolve(path)) {
     std::error_code error;
     const fs::file_status status = fs::status(final_path_, error);
     if (fs::exists(status) && !fs::is_regular_file(status))
-        throw std::runtime_error(path.string() + ": cannot be written: it exists and is not a regular file. " +
-                                 "Hint: give another name.");
+        throw UserError({.subject = path.string(),
+                         .given = "cannot be written: it exists and is not a regular file",
+                         .hint = "give another name"});
     std::tie(temporary_path_, fd_) = make_temporary(final_path_, false);
 }
 
 AtomicFile::~AtomicFile() {
     if (state_ != State::committed) unlink(temporary_path_.c_str());
-    close(fd_);  // last, since it drops the lock: an unlocked name may be taken by someone else
+    close(fd_);  // last, as it drops the lock: an unlocked temporary may be cleaned away
 }
 
 void AtomicFile::require_writable() const {
@@ -269,8 +269,9 @@ AtomicDirectory::AtomicDirectory(const fs::path& final_path) : final_path_(resol
     std::error_code error;
     const fs::file_status status = fs::status(final_path_, error);
     if (fs::exists(status) && !fs::is_directory(status))
-        throw std::runtime_error(final_path.string() + ": cannot be written: it exists and is not a directory. " +
-                                 "Hint: give another name.");
+        throw UserError({.subject = final_path.string(),
+                         .given = "cannot be written: it exists and is not a directory",
+                         .hint = "give another name"});
     std::tie(staging_path_, lock_fd_) = make_temporary(final_path_, true);
 }
 
@@ -280,7 +281,7 @@ AtomicDirectory::~AtomicDirectory() {
     close(lock_fd_);
 }
 
-// The final name is somebody's: the work of hours goes under another, and is no temporary any more.
+// The final name is taken. The finished directory, which may be the work of hours, gets another lasting name.
 void AtomicDirectory::leave_beside(int error) {
     fs::path beside;
     for (int n = 1; n <= 1000; ++n) {
@@ -294,16 +295,17 @@ void AtomicDirectory::leave_beside(int error) {
     if (beside.empty()) fail(EEXIST, final_path_, "find a free name beside it for the finished directory");
     committed_ = true;
     sync_path(final_path_.parent_path(), O_DIRECTORY);
-    throw std::runtime_error(final_path_.string() +
-                             ": cannot rename the finished directory to it: " + std::generic_category().message(error) +
-                             "; what came to be there meanwhile was left as it is, and the finished directory is " +
-                             beside.string() + ". Hint: rename that to where you want it.");
+    throw IoError({.subject = final_path_.string(),
+                   .given = "cannot rename the finished directory to it: " + system_text(error) +
+                            "; what came to be there meanwhile was left as it is, and the finished directory is " +
+                            beside.string(),
+                   .hint = "rename that to where you want it"});
 }
 
 void AtomicDirectory::commit(Existing existing) {
     if (committed_) throw std::logic_error(final_path_.string() + ": committed twice");
     sync_tree(staging_path_);
-    if (existing == Existing::keep) {  // rename itself takes the place of nothing but an empty directory
+    if (existing == Existing::keep) {  // rename() itself replaces an empty directory only
         if (rename(staging_path_.c_str(), final_path_.c_str()) != 0) leave_beside(errno);
         committed_ = true;
         sync_path(final_path_.parent_path(), O_DIRECTORY);
@@ -375,12 +377,12 @@ DirectoryLock::DirectoryLock(const fs::path& directory)
     const int error = errno;
     if (fd_ >= 0) close(std::exchange(fd_, -1));
     if (error == EWOULDBLOCK)
-        throw std::runtime_error(
-            directory.string() +
-            ": another run is writing into this directory; wait for it, or give another directory");
-    // A file system without locks (some network ones) shall not keep anyone from training; what opens is enough there.
+        throw UserError({.subject = directory.string(),
+                         .given = "another run is writing into this directory",
+                         .hint = "wait for it, or give another directory"});
+    // File systems without locks (some network ones) must not prevent training: a directory that opens is enough there.
     if (error == ENOLCK || error == ENOTSUP) return;
-    throw std::runtime_error(directory.string() + ": cannot be opened: " + std::generic_category().message(error));
+    throw IoError({.subject = directory.string(), .given = "cannot be opened: " + system_text(error)});
 }
 
 DirectoryLock::~DirectoryLock() {

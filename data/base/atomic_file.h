@@ -1,11 +1,11 @@
 // Files and directories that appear whole or not at all.
 //
-// A run may be killed at any moment, also while it saves. So everything is written under a temporary name in the
-// directory where it shall end, brought to the disk with fsync, and only then renamed; rename is the one step that the
-// file system promises to do whole. Until commit() returns, what stood under the final name is untouched.
+// A run may be killed at any moment, also while it saves. So everything is written under a temporary name in the final
+// directory, brought to the disk with fsync, and only then renamed. A rename is the one step that a file system does as
+// a whole. Until commit() returns, whatever had the final name is untouched.
 //
-// Temporaries are called `.tmp-<pid>-<n>-<name>`. They carry a lock (flock) for as long as their writer lives, by which
-// remove_stale_temporaries() tells the leftovers of killed runs from the work of living ones.
+// Temporaries are called `.tmp-<pid>-<n>-<name>`. Each is locked (flock) for as long as its writer lives. By that lock
+// remove_stale_temporaries() tells the leftovers of killed runs from the work of running ones.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,22 @@
 
 namespace slab::data {
 
-// One file. Not committed, it leaves nothing behind. All errors are std::runtime_error naming the file, the bytes
-// wanted and what the system said; after one, the file can only be thrown away.
+// One file. Without a commit nothing remains of it. Errors are IoError with the file, the bytes wanted and the system's
+// words. After one, the file can only be thrown away.
 class AtomicFile {
   public:
-    // The directory must exist. An existing `path` must be a regular file; a symbolic link is followed.
+    // The directory must exist. An existing `path` must be a regular file, else UserError. A symbolic link is followed.
     explicit AtomicFile(const std::filesystem::path& path);
     ~AtomicFile();
     AtomicFile(const AtomicFile&) = delete;
     AtomicFile& operator=(const AtomicFile&) = delete;
 
     void write(const void* bytes, size_t count_bytes);  // appends
-    // Overwrites bytes already written: for a header whose counts are known only at the end.
+    // Overwrites bytes already written, such as a header whose counts are known only at the end.
     void overwrite(size_t offset_bytes, const void* bytes, size_t count_bytes);
     size_t size_bytes() const { return size_bytes_; }
-    // Brings everything to the disk, so that commit() cannot run out of space any more. For files that belong
-    // together: prepare all of them, then commit all of them. commit() does it when it was not called.
+    // Brings everything to the disk, so that commit() cannot run out of space any more. Files that belong together are
+    // all prepared before the first is committed. commit() prepares a file that was not.
     void prepare();
     void commit();
 
@@ -49,11 +49,12 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 // Copies the content of the regular file `from`, through a small buffer.
 void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// What becomes of a directory that stands under the final name of a finished one; they are never merged.
-// keep: only an empty one is replaced. Anything else stays, the finished directory is left under a name beside it, and
-//     the error names both.
-// replace: for names that are the caller's own. It is renamed away, the new one renamed in, and the old one removed. A
-//     run killed between the two renames leaves both whole; remove_stale_temporaries() then puts the old one back.
+// What happens to a directory that already has the final name. Two directories are never merged.
+// keep: only an empty one is replaced. Any other stays; the finished directory gets a name beside it, and the error
+//     gives both names.
+// replace: for names that are the caller's own. The old directory is renamed away, the new one renamed in, the old one
+//     removed. A run killed between the renames leaves both whole; remove_stale_temporaries() then puts the old one
+//     back.
 enum class Existing { keep, replace };
 
 // A directory and everything in it. The caller fills staging() by any means, then commits.
@@ -75,12 +76,12 @@ class AtomicDirectory {
     bool committed_ = false;
 };
 
-// One process at a time writes into a directory: held for as long as the object lives, let go by the system when the
-// process ends in any way. Leaves no file behind.
+// One process at a time writes into a directory. The lock is held for as long as the object lives; the system releases
+// it when the process ends in any way. It leaves no file.
 class DirectoryLock {
   public:
     DirectoryLock() = default;
-    // Throws std::runtime_error when another process, or another object here, holds it.
+    // Throws UserError when another process or object holds the lock, IoError when the directory cannot be opened.
     explicit DirectoryLock(const std::filesystem::path& directory);
     ~DirectoryLock();
     DirectoryLock(DirectoryLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -93,12 +94,12 @@ class DirectoryLock {
     int fd_ = -1;
 };
 
-// Deletes a directory and everything in it. It is renamed to a temporary's name first, so that a run killed in the
-// middle leaves no half-empty directory under a name that means something.
+// Deletes a directory and everything in it. It is renamed to a temporary name first: a run killed in the middle leaves
+// no half-empty directory under its real name.
 void remove_directory_atomically(const std::filesystem::path& directory);
 
-// Deletes what killed runs left in `directory` (not below it) and returns how many leftovers there were. Work in
-// progress, of this process or another, is left alone. A missing directory has no leftovers.
+// Deletes the leftovers of killed runs in `directory` itself, not below it, and returns their number. Work in progress,
+// of this process or another, is left alone. A missing directory has no leftovers.
 size_t remove_stale_temporaries(const std::filesystem::path& directory);
 
 }  // namespace slab::data

@@ -1,6 +1,6 @@
 // 64-bit checksums. They detect accidental changes; they are no defence against forgery.
 //
-// Their values stand in files (a mask's header, checkpoints) and in logs, so the constants never change.
+// Their values are stored in files (a mask's header, checkpoints) and in logs, so the constants never change.
 #pragma once
 
 #include <bit>

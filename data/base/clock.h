@@ -1,4 +1,4 @@
-// How long work took, for what is said of it. The steady clock: setting the machine's time changes no duration.
+// Durations for reports. They use the steady clock: setting the machine's time changes no duration.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Text for people. See display.h.
+// Numbers in their shortest form that reads back, and foreign text made harmless for a terminal.
 #include "data/base/display.h"
 
 #include <charconv>
@@ -20,7 +20,7 @@ template <class T>
 std::string shortest_text(T value) {
     char digits[64];
     const double size = std::abs(static_cast<double>(value));
-    // The shortest form alone would make 1e-04 of 0.0001, which nobody types.
+    // The shortest form alone would be 1e-04 for 0.0001, which nobody types.
     const bool plain = size == 0 || (size >= 1e-6 && size < 1e15);
     const auto end = plain ? std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed)
                            : std::to_chars(digits, digits + sizeof digits, value);

@@ -1,5 +1,5 @@
-// flock on the file itself. A file that another writer replaces (atomic_file.h) between opening and locking is another
-// file by then: it is opened again.
+// flock on the file itself. Another writer may replace the file (atomic_file.h) between opening and locking; then the
+// new one is opened.
 #include "data/base/file_lock.h"
 
 #include <fcntl.h>
@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <stdexcept>
 #include <string>
-#include <system_error>
+
+#include "data/base/error.h"
 
 namespace slab::data {
 
@@ -19,12 +19,12 @@ FileLock::FileLock(const std::filesystem::path& file, const char* what) {
         if (fd_ >= 0) close(fd_);
         fd_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
         if (fd_ < 0)
-            throw std::runtime_error(file.string() +
-                                     ": cannot be opened for writing: " + std::generic_category().message(errno));
+            throw IoError({.subject = file.string(), .given = "cannot be opened for writing: " + system_text(errno)});
         if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
             close(std::exchange(fd_, -1));
-            throw std::runtime_error(file.string() + ": another run is writing " + what +
-                                     " into this file; wait for it, or name another file");
+            throw UserError({.subject = file.string(),
+                             .given = std::string("another run is writing ") + what + " into this file",
+                             .hint = "wait for it, or name another file"});
         }
         struct stat opened = {}, named = {};
         same = fstat(fd_, &opened) == 0 && stat(file.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&

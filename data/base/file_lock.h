@@ -1,5 +1,5 @@
-// One process at a time writes into a file: held for as long as the object lives, let go by the system when the process
-// ends in any way. What one directory holds of one run, DirectoryLock (atomic_file.h) is for.
+// One process at a time writes into a file. The lock is held for as long as the object lives; the system releases it
+// when the process ends in any way. A whole directory has DirectoryLock (atomic_file.h).
 #pragma once
 
 #include <filesystem>
@@ -10,9 +10,9 @@ namespace slab::data {
 class FileLock {
   public:
     FileLock() = default;
-    // Makes the file, empty, when there is none. Throws std::runtime_error when it cannot be opened for writing, or
-    // when another process, or another object here, holds it; `what` says in that message what is being written ("a
-    // log"). On a file system without locks (some network ones) every one is taken.
+    // Makes an empty file when there is none. Throws IoError when the file cannot be opened for writing, UserError when
+    // another process or object holds it. `what` is what is written there, for that message: "a log". File systems
+    // without locks (some network ones) grant every lock.
     FileLock(const std::filesystem::path& file, const char* what);
     ~FileLock();
     FileLock(FileLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

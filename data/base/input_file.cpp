@@ -1,5 +1,5 @@
-// Reading at offsets with system calls. Interrupted and short reads are continued; the end of the file before the
-// wanted bytes means that the file has shrunk since it was opened, and is an error.
+// Reading at offsets with system calls. Interrupted and short reads are continued. A file that ends before the wanted
+// bytes has shrunk since it was opened, which is an error.
 #include "data/base/input_file.h"
 
 #include <fcntl.h>
@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <new>
-#include <stdexcept>
 #include <utility>
+
+#include "data/base/error.h"
 
 namespace slab::data {
 
@@ -21,18 +21,18 @@ int64_t change_time_ns(const struct stat& info) {
 }  // namespace
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
-    // Non-blocking, so that a FIFO put in a file's place is refused below instead of waiting for a writer.
+    // Non-blocking: a FIFO in the file's place is refused below instead of waited for.
     fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0) {
-        throw std::runtime_error(path_.string() + ": cannot be opened for reading: " + std::strerror(errno));
-    }
+    if (fd_ < 0)
+        throw IoError({.subject = path_.string(), .given = "cannot be opened for reading: " + system_text(errno)});
     struct stat info = {};
     const bool known = ::fstat(fd_, &info) == 0;
     if (!known || !S_ISREG(info.st_mode)) {
         ::close(fd_);
         const bool directory = known && S_ISDIR(info.st_mode);
-        throw std::runtime_error(path_.string() + (directory ? ": is a directory" : ": is no regular file") +
-                                 ", wanted a file");
+        throw UserError({.subject = path_.string(),
+                         .given = directory ? "is a directory" : "is no regular file",
+                         .wanted = "a file"});
     }
     size_bytes_ = static_cast<size_t>(info.st_size);
     changed_ns_ = change_time_ns(info);
@@ -58,9 +58,10 @@ InputFile& InputFile::operator=(InputFile&& other) noexcept {
 
 void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_view what) const {
     const auto fail = [&](size_t at_bytes, const std::string& why) {
-        throw std::runtime_error(path_.string() + ": " + std::string(what) + ": wanted " + std::to_string(bytes) +
-                                 " bytes at offset " + std::to_string(offset_bytes) + ", stopped at offset " +
-                                 std::to_string(at_bytes) + ": " + why);
+        throw IoError(
+            {.subject = path_.string(),
+             .given = std::string(what) + ": reading stopped at offset " + std::to_string(at_bytes) + ": " + why,
+             .wanted = std::to_string(bytes) + " bytes at offset " + std::to_string(offset_bytes)});
     };
     if (offset_bytes > size_bytes_ || bytes > size_bytes_ - offset_bytes) {
         fail(size_bytes_, "the file ends there");
@@ -70,28 +71,30 @@ void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_v
         const ssize_t got =
             ::pread(fd_, to + done_bytes, bytes - done_bytes, static_cast<off_t>(offset_bytes + done_bytes));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) fail(offset_bytes + done_bytes, std::strerror(errno));
+        if (got < 0) fail(offset_bytes + done_bytes, system_text(errno));
         if (got == 0) fail(offset_bytes + done_bytes, "the file has become shorter since it was opened");
         done_bytes += static_cast<size_t>(got);
     }
     struct stat info = {};
     if (::fstat(fd_, &info) != 0 || change_time_ns(info) != changed_ns_)
-        throw std::runtime_error(
-            path_.string() + ": " + std::string(what) +
-            ": the file was written to since it was opened; it must stay as it is while it is used");
+        throw IoError({.subject = path_.string(),
+                       .given = std::string(what) + ": the file was written to since it was opened",
+                       .wanted = "a file that stays as it is while it is used"});
 }
 
 std::string InputFile::read_all(std::string_view what, size_t most_bytes) const {
     if (size_bytes_ > most_bytes)
-        throw std::runtime_error(path_.string() + ": has " + std::to_string(size_bytes_) + " bytes, wanted " +
-                                 std::string(what) + " of at most " + std::to_string(most_bytes) + " bytes");
+        throw UserError({.subject = path_.string(),
+                         .given = "has " + std::to_string(size_bytes_) + " bytes",
+                         .wanted = std::string(what) + " of at most " + std::to_string(most_bytes) + " bytes"});
     std::string content;
     try {
         content.resize(size_bytes_);
     } catch (const std::bad_alloc&) {
-        throw std::runtime_error(path_.string() + ": has " + std::to_string(size_bytes_) + " bytes, and memory for " +
-                                 std::string(what) +
-                                 " of that size is not there. Hint: cut the file, or lift the limit");
+        throw UserError({.subject = path_.string(),
+                         .given = "has " + std::to_string(size_bytes_) + " bytes, and memory for " + std::string(what) +
+                                  " of that size is not there",
+                         .hint = "cut the file, or lift the limit"});
     }
     read(0, content.data(), content.size(), what);
     return content;

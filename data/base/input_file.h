@@ -1,9 +1,9 @@
-// A file opened for reading at given offsets, as every parser of foreign files here reads: the destination is filled or
-// the read throws.
+// A file opened for reading at given offsets. Every parser of foreign files reads through it: the destination is filled
+// or the read throws.
 //
-// Why pread and not mmap: a file that shrinks or sits on a failing disk then gives an error that names the file and
-// the offset, where a mapping would kill the process with SIGBUS. Invariant: nothing is read past `size_bytes()`,
-// the size at opening, so a length found in a file can be checked against it before anything is allocated.
+// Why pread and not mmap: a file may shrink or sit on a failing disk. A read then gives an error with file and offset;
+// a mapping would kill the process with SIGBUS. Invariant: nothing is read past `size_bytes()`, the size at opening. So
+// a length found in a file can be checked against it before anything is allocated.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,13 @@
 
 namespace slab::data {
 
+// Hints for files that did not arrive whole.
+inline constexpr char kCutShortHint[] = "was the download cut short?";
+inline constexpr char kGitLfsHint[] = "this is a Git LFS pointer; `git lfs pull` fetches the file itself";
+
 class InputFile {
   public:
-    // Throws std::runtime_error when the path is missing, unreadable or no regular file.
+    // Throws IoError when the path is missing or unreadable, UserError when it is no regular file.
     explicit InputFile(std::filesystem::path path);
     ~InputFile();
     InputFile(InputFile&& other) noexcept;
@@ -27,10 +31,10 @@ class InputFile {
     const std::filesystem::path& path() const { return path_; }
     size_t size_bytes() const { return size_bytes_; }
 
-    // Fills dst [bytes] from offset_bytes on; throws when the file was written to since it was opened, since what was
-    // checked then may not hold. Any thread may call it. `what` names the thing being read in the error.
+    // Fills dst [bytes] from offset_bytes on. Throws IoError, also when the file was written to since it was opened:
+    // what was checked then may not hold. Any thread may call it. `what` names the thing being read in the error.
     void read(size_t offset_bytes, void* dst, size_t bytes, std::string_view what) const;
-    // Everything, unless it is more than most_bytes: that is refused before anything is allocated.
+    // The whole file. One of more than most_bytes is refused, as a UserError, before anything is allocated.
     std::string read_all(std::string_view what, size_t most_bytes = SIZE_MAX) const;
 
   private:

@@ -1,14 +1,14 @@
-// The checks ride on nlohmann's parser callback; an iterator that notes how far the parser has come gives the byte
-// offsets that the callback does not.
+// The checks are in nlohmann's parser callback. The callback knows no byte offsets; an iterator that records the
+// parser's progress gives them.
 #include "data/base/json_file.h"
 
 #include <algorithm>
 #include <iterator>
-#include <stdexcept>
 #include <unordered_set>
 #include <vector>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 
 namespace slab::data {
@@ -36,7 +36,7 @@ struct NotingIterator {
 
 constexpr std::string_view kBlanks = " \t\r\n", kPunctuation = "[]{}:,", kEndsWord = " \t\r\n[]{}:,\"";
 
-// Where the token begins that ends at `end` or holds that byte; `end` itself when it is a blank.
+// Beginning of the token that ends at `end` or holds that byte; `end` itself when that is a blank.
 size_t token_begin(std::string_view text, size_t end) {
     size_t at = 0, begin = 0;
     while (at < end) {
@@ -53,8 +53,8 @@ size_t token_begin(std::string_view text, size_t end) {
     return begin;
 }
 
-// What nlohmann says, "[json.exception.parse_error.101] parse error at line 1, column 8: syntax error while parsing
-// object - invalid literal; last read: 'x'; expected '}'", in its parts.
+// The parts of nlohmann's message: "[json.exception.parse_error.101] parse error at line 1, column 8: syntax error
+// while parsing object - invalid literal; last read: 'x'; expected '}'".
 struct Complaint {
     std::string problem, expected;
 };
@@ -83,13 +83,13 @@ std::string wanted_for(const std::string& expected) {
     return expected == "':'" ? expected : "a value";
 }
 
-// Which byte of `text` is wrong, of which the parser has read `read` bytes.
+// Index of the wrong byte of `text`, after the parser has read `read` bytes.
 size_t place_of(const Complaint& complaint, std::string_view text, size_t read) {
     const std::string& problem = complaint.problem;
     if (problem.starts_with("unexpected end of input")) return text.size();
-    // A word like "tru" is known to be wrong by what follows it.
+    // The parser notices a word like "tru" only at the byte after it.
     if (problem == "invalid literal" && read > 1 && kEndsWord.find(text[read - 1]) != kEndsWord.npos) --read;
-    // Within a text the byte that was read last is wrong, else the whole token that it is of.
+    // In a string the last byte read is wrong, elsewhere the token that holds it.
     if (problem.starts_with("invalid string") && problem.find("missing closing quote") == problem.npos && read > 0)
         return read - 1;
     return token_begin(text, read);
@@ -108,12 +108,11 @@ std::string_view token_at(std::string_view text, size_t at) {
     return text.substr(at, end - at);
 }
 
-// What helps against the usual mistakes; empty when nothing is known. `at` is the place that is wrong.
+// Advice for the usual mistakes; "" for others. `at` is the wrong byte.
 std::string hint_for(std::string_view text, size_t at, const Complaint& complaint, const JsonPlace& place,
                      const std::string& path) {
     const std::string_view found = token_at(text, at);
-    if (text.starts_with("version https://git-lfs"))
-        return "this is a Git LFS pointer; `git lfs pull` fetches the file itself";
+    if (text.starts_with("version https://git-lfs")) return kGitLfsHint;
     if (found.empty())
         return !place.is_line ? "was the file cut short? Write or fetch it again"
                               : "a record stands on one line; `jq -c . " + path + "` writes each of the file so";
@@ -122,28 +121,33 @@ std::string hint_for(std::string_view text, size_t at, const Complaint& complain
     if (found[0] == '\'') return "JSON has double quotes, as Python's json.dumps writes them, where print() does not";
     for (const char* word : {"NaN", "Infinity", "-Infinity", "None", "True", "False"})
         if (found == word) return "JSON knows true, false and null, and finite numbers only";
-    if (place.is_line && complaint.expected == "end of input") return "one record a line, and nothing behind it";
+    if (place.is_line && complaint.expected == "end of input") return "one record a line, and nothing after it";
     const size_t before = text.substr(0, at).find_last_not_of(kBlanks);
     if ((found[0] == '}' || found[0] == ']') && before != text.npos && text[before] == ',')
         return "remove the comma before it";
     return "";
 }
 
-// Byte `at` of the text is wrong: "FILE, line 3: <wrong> at column 4<what>".
+// Byte `at` of the text is wrong: "FILE, line 3: <error.given> at column 4: <found>; wanted ...". An empty `found` is
+// left out.
 [[noreturn]] void fail_at(std::string_view text, size_t at, const std::string& path, const JsonPlace& place,
-                          const std::string& wrong, const std::string& what) {
+                          ErrorText error, const std::string& found) {
     const std::string_view read = text.substr(0, at);
-    if (place.offset_bytes)
-        throw std::runtime_error(path + ": " + wrong + " at byte " + std::to_string(*place.offset_bytes + at) +
-                                 ", in the header" + what);
-    const auto line = static_cast<size_t>(std::count(read.begin(), read.end(), '\n'));
-    const std::string_view before = read.substr(read.rfind('\n') + 1);  // npos + 1 is 0
-    const auto column = std::count_if(before.begin(), before.end(), [](char c) { return (c & 0xc0) != 0x80; });
-    throw std::runtime_error(path + ", line " + std::to_string(place.line + line) + ": " + wrong + " at column " +
-                             std::to_string(column + 1) + what);
+    error.subject = path;
+    if (place.offset_bytes) {
+        error.given += " at byte " + std::to_string(*place.offset_bytes + at) + ", in the header";
+    } else {
+        const auto line = static_cast<size_t>(std::count(read.begin(), read.end(), '\n'));
+        const std::string_view before = read.substr(read.rfind('\n') + 1);  // npos + 1 is 0
+        const auto column = std::count_if(before.begin(), before.end(), [](char c) { return (c & 0xc0) != 0x80; });
+        error.subject += ", line " + std::to_string(place.line + line);
+        error.given += " at column " + std::to_string(column + 1);
+    }
+    if (!found.empty()) error.given += ": " + found;
+    throw UserError(error);
 }
 
-// What was found where something else was wanted.
+// The token found in place of the wanted one, in words.
 std::string found_text(std::string_view token) {
     if (token.empty()) return "it ends here";
     return "found " + quote(token.size() > 1 && token.starts_with('"') ? token.substr(1, token.size() - 2) : token);
@@ -155,14 +159,17 @@ nlohmann::json parse_json(std::string_view text, const std::string& path, const 
     using json = nlohmann::json;
     const char* const begin = text.data();
     const char* const end = begin + text.size();
-    const auto fail = [&](size_t at, const std::string& wrong, const std::string& what = "") {
-        fail_at(text, at, path, place, wrong, what);
+    const auto fail = [&](size_t at, ErrorText error, const std::string& found = "") {
+        fail_at(text, at, path, place, std::move(error), found);
     };
     const std::string invalid = "is not valid JSON";
     if (const size_t at = text.find('\0'); at != std::string_view::npos)
-        fail(at, invalid,
-             ": the byte there is 0, wanted JSON text in UTF-8, which has no such byte. Hint: a file that was being "
-             "written when the machine stopped may hold such bytes; write or fetch it again");
+        fail(at,
+             {.given = invalid,
+              .wanted = "JSON text in UTF-8, which has no such byte",
+              .hint = "a file that was being written when the machine stopped may hold such bytes; write or fetch it "
+                      "again"},
+             "the byte there is 0");
     const char* furthest = begin;
     const auto read_bytes = [&] { return static_cast<size_t>(furthest - begin); };
 
@@ -170,13 +177,13 @@ nlohmann::json parse_json(std::string_view text, const std::string& path, const 
     const auto check = [&](int depth, json::parse_event_t event, json& value) {
         if (depth > kMaxJsonDepth)
             fail(token_begin(text, read_bytes()),
-                 "JSON nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+                 {.given = "JSON nested deeper than " + std::to_string(kMaxJsonDepth) + " levels"});
         if (event == json::parse_event_t::object_start) keys_of_open_objects.emplace_back();
         if (event == json::parse_event_t::object_end) keys_of_open_objects.pop_back();
         if (event == json::parse_event_t::key) {
             const auto& key = value.get_ref<const std::string&>();
             if (!keys_of_open_objects.back().insert(key).second)
-                fail(token_begin(text, read_bytes()), "key " + quote(key) + " is given twice, again");
+                fail(token_begin(text, read_bytes()), {.given = "key " + quote(key) + " is given twice, again"});
         }
         return true;
     };
@@ -185,15 +192,16 @@ nlohmann::json parse_json(std::string_view text, const std::string& path, const 
     } catch (const json::exception& error) {
         const auto* parse_error = dynamic_cast<const json::parse_error*>(&error);
         const Complaint complaint = complaint_of(error.what());
-        // A number's end is known by what follows it, which the parser alone counts out again.
+        // A number ends at the byte after it; only the parser's own count leaves that byte out.
         const size_t read = std::min(parse_error ? parse_error->byte : read_bytes() - 1, text.size());
         const size_t at = place_of(complaint, text, read);
         const bool named = complaint.problem.starts_with("invalid") && complaint.problem != "invalid literal";
-        const std::string what = named || !parse_error
-                                     ? complaint.problem
-                                     : found_text(token_at(text, at)) + ", wanted " + wanted_for(complaint.expected);
-        const std::string hint = hint_for(text, at, complaint, place, path);
-        fail_at(text, at, path, place, invalid, ": " + what + (hint.empty() ? "" : ". Hint: " + hint));
+        const bool explained = named || !parse_error;
+        fail_at(text, at, path, place,
+                {.given = invalid,
+                 .wanted = explained ? "" : wanted_for(complaint.expected),
+                 .hint = hint_for(text, at, complaint, place, path)},
+                explained ? complaint.problem : found_text(token_at(text, at)));
     }
 }
 

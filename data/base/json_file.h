@@ -1,8 +1,8 @@
-// JSON from files that nobody vouches for.
+// JSON from untrusted files.
 //
-// nlohmann/json accepts a key given twice and keeps the last value, nests as deep as the text does, and takes a byte of
-// 0 for the end, whatever follows. All are refused here: a header with two answers has none, no format read here is
-// deep, and what follows was meant too. What comes back is bounded by the text: kMaxJsonBytes of it at most.
+// nlohmann/json keeps the last value of a key given twice, nests as deep as the text does, and takes a byte of 0 for
+// the end. All three are refused here: a header with two answers has none, no format read here is deep, and the text
+// after a 0 was meant too. The result is bounded by the text, which has kMaxJsonBytes at most.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@ namespace slab::data {
 inline constexpr size_t kMaxJsonBytes = size_t{64} << 20;
 inline constexpr int kMaxJsonDepth = 32;
 
-// Where a text stands in its file, so that errors name a place that an editor finds.
+// A text's place in its file, so that errors name a place that an editor can find.
 struct JsonPlace {
     size_t line = 1;                          // of the text's first byte
-    bool is_line = false;                     // the text is a line of a file of many
-    std::optional<size_t> offset_bytes = {};  // of the text in a file that is no text: errors say bytes, not lines
+    bool is_line = false;                     // the text is one line of a file with many records
+    std::optional<size_t> offset_bytes = {};  // of the text in a binary file: errors then give bytes, not lines
 };
 
-// Parses all of `text`, from the file at `path`. Errors are std::runtime_error of one form, whatever is wrong:
-// "PATH, line 3: is not valid JSON at column 17: found "}", wanted a value. Hint: ...", columns in characters from 1.
+// Parses all of `text`, from the file at `path`. Errors are UserError of one form, whatever is wrong:
+// "PATH, line 3: is not valid JSON at column 17: found "}"; wanted a value. Hint: ...", columns in characters from 1.
 nlohmann::json parse_json(std::string_view text, const std::string& path, const JsonPlace& place = {});
 
 // The file's one JSON value.

@@ -1,11 +1,11 @@
-// Typed access with the type, the bounds and the bookkeeping in one place, so that a parser is a list of keys.
+// Types, bounds and bookkeeping in one place, so that a parser is a list of keys.
 #include "data/base/json_section.h"
 
 #include <charconv>
-#include <stdexcept>
 #include <utility>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/json_file.h"
 
 namespace slab::data {
@@ -39,7 +39,7 @@ JsonSection::JsonSection(std::string where, std::string prefix, const json& obje
     : where_(std::move(where)), prefix_(std::move(prefix)), object_(object) {
     if (object_.is_object()) return;
     const std::string name = prefix_.empty() ? "the file" : "key " + quote(prefix_.substr(0, prefix_.size() - 1));
-    throw std::runtime_error(where_ + ": " + name + " is " + shown(object_) + ", wanted an object {...}");
+    throw UserError({.subject = where_, .given = name + " is " + shown(object_), .wanted = "an object {...}"});
 }
 
 const json* JsonSection::find(std::string_view key) {
@@ -89,7 +89,7 @@ void JsonSection::require(std::string_view key, const json& only) {
 void JsonSection::refuse(std::string_view key, const std::string& wanted) const {
     const auto at = object_.find(key);
     const std::string given = at == object_.end() ? " is absent" : " is " + shown(*at);
-    throw std::runtime_error(where_ + ": key " + quote(prefix_ + std::string(key)) + given + ", wanted " + wanted);
+    throw UserError({.subject = where_, .given = "key " + quote(prefix_ + std::string(key)) + given, .wanted = wanted});
 }
 
 void JsonSection::refuse_unread(const KeySet& harmless) const {

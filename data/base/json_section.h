@@ -1,6 +1,6 @@
-// One object of a foreign JSON file, taken out key by key, where a key that is overlooked would be a wrong result:
-// refuse_unread() at the end refuses every key that nobody asked for, unless its value says "nothing" or the caller
-// knows it to be harmless. Errors are std::runtime_error naming file, key, value and what is wanted.
+// One object of a foreign JSON file, read key by key. An overlooked key could make a wrong result, so refuse_unread()
+// at the end refuses every key that nobody asked for. Keys whose value says "nothing", and those that the caller knows
+// to be harmless, pass. Errors are UserError naming file, key, value and what is wanted.
 //
 // null counts as absent, as in transformers and PEFT; has() tells the two apart.
 #pragma once
@@ -25,19 +25,20 @@ double shortest(float value);
 
 class JsonSection {
   public:
-    // `object` must outlive the section. prefix leads the keys in errors: "rope_scaling.". Throws when it is no object.
+    // `object` must outlive the section. Throws when it is no object. In errors `prefix` ("rope_scaling.") stands
+    // before the keys.
     JsonSection(std::string where, std::string prefix, const nlohmann::json& object);
 
     bool has(std::string_view key) const { return object_.contains(key); }
-    // What the key holds, or nullptr. Here and in all that follow the key is accounted for.
+    // The key's value, or nullptr. This and all functions below count the key as read.
     const nlohmann::json* find(std::string_view key);
 
-    // With no fallback the key is required. Bounds are inclusive; a float comes back rounded from the double read.
+    // Without a fallback the key is required. Bounds are inclusive. A float is the double of the file, rounded.
     int integer(std::string_view key, int min, int max, std::optional<int> fallback = {});
     float number(std::string_view key, double min, double max, std::optional<float> fallback = {});
     bool boolean(std::string_view key, bool fallback);
     std::string text(std::string_view key, std::string_view wanted, std::optional<std::string> fallback = {});
-    // For a key of which one value only is implemented: absent, or exactly that.
+    // For a key with a single implemented value: it is absent, or exactly that.
     void require(std::string_view key, const nlohmann::json& only);
 
     [[noreturn]] void refuse(std::string_view key, const std::string& wanted) const;

@@ -1,8 +1,9 @@
-// Paths compared by where they lead. See output_paths.h.
+// Paths are compared by the places that they lead to, not by their spelling.
 #include "data/base/output_paths.h"
 
 #include <algorithm>
-#include <stdexcept>
+
+#include "data/base/error.h"
 
 namespace slab::data {
 
@@ -20,25 +21,27 @@ bool same_place(const fs::path& a, const fs::path& b) {
 }
 
 bool lies_in(const fs::path& path, const fs::path& directory) {
-    // By way of a file in it: "new/" is new, and would else end in an empty name.
+    // Asked of a file in it: "new/" by itself would end in an empty name.
     const fs::path inner = place_of(path), outer = place_of(directory / "x").parent_path();
     return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 void require_new_file(const std::string& flag, const fs::path& path) {
+    const std::string given = flag + " " + path.string();
     std::error_code error;
     const fs::file_status there = fs::symlink_status(path, error);
     if (there.type() != fs::file_type::not_found) {
-        if (error && there.type() == fs::file_type::none)
-            throw std::runtime_error(flag + " " + path.string() + ": " + error.message());
-        throw std::runtime_error(flag + " " + path.string() + ": exists, and would be replaced; wanted a new file: " +
-                                 "give another name, or remove what is there");
+        if (error && there.type() == fs::file_type::none) throw IoError({.subject = given, .given = error.message()});
+        throw UserError({.subject = given,
+                         .given = "exists, and would be replaced",
+                         .wanted = "a new file",
+                         .hint = "give another name, or remove what is there"});
     }
     if (path.filename().empty())
-        throw std::runtime_error(flag + " " + path.string() + ": names a directory; wanted a new file");
+        throw UserError({.subject = given, .given = "names a directory", .wanted = "a new file"});
     if (!fs::is_directory(place_of(path).parent_path(), error))
-        throw std::runtime_error(flag + " " + path.string() +
-                                 ": the directory it shall lie in does not exist; make it first");
+        throw UserError(
+            {.subject = given, .given = "the directory it shall lie in does not exist", .hint = "make it first"});
 }
 
 void require_new_directory(const std::string& flag, const fs::path& path) {
@@ -46,9 +49,27 @@ void require_new_directory(const std::string& flag, const fs::path& path) {
     if (!fs::exists(path, error)) return;
     const bool directory = fs::is_directory(path, error);
     if (!directory || !fs::is_empty(path, error))
-        throw std::runtime_error(flag + " " + path.string() + ": exists " +
-                                 (directory ? "and is not empty" : "and is no directory") +
-                                 "; wanted a new directory: remove it, or give another");
+        throw UserError({.subject = flag + " " + path.string(),
+                         .given = directory ? "exists and is not empty" : "exists and is no directory",
+                         .wanted = "a new directory",
+                         .hint = "remove it, or give another"});
+}
+
+OutputDirectory::OutputDirectory(const std::string& flag, const fs::path& path) {
+    std::error_code error;
+    for (fs::path p = fs::absolute(path); !fs::exists(p, error) && p.has_relative_path(); p = p.parent_path())
+        made_.push_back(p);
+    fs::create_directories(path, error);
+    if (error || !fs::is_directory(path))
+        throw IoError({.subject = flag + " " + path.string(),
+                       .given = "cannot be made: " + (error ? error.message() : "a file is in the way"),
+                       .hint = "choose a directory that you may write to"});
+}
+
+OutputDirectory::~OutputDirectory() {
+    std::error_code error;
+    for (const fs::path& path : made_)
+        if (fs::is_directory(path, error)) fs::remove(path, error);  // refused by the system when it holds something
 }
 
 }  // namespace slab::data

@@ -1,6 +1,6 @@
 // Work in numbered pieces, shared among threads that live as long as the call.
 //
-// Invariant: of several pieces that fail, the error of the first one is thrown, so that errors do not depend on timing.
+// Invariant: when several pieces fail, the error of the lowest one is thrown, so errors do not depend on timing.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 
 namespace slab::data {
 
-// Threads that this machine runs at once; 1 where it does not say.
+// Number of threads that the machine runs at once; 1 when it is unknown.
 inline size_t usable_threads() {
     return std::max(1u, std::thread::hardware_concurrency());
 }
 
-// work(i) for i = 0 .. pieces-1, each once, on up to `threads` threads, the calling one included.
+// Calls work(i) once for each i = 0 .. pieces-1, on up to `threads` threads, the calling one included.
 template <typename Work>
 void for_each_piece(size_t pieces, size_t threads, const Work& work) {
     std::atomic<size_t> next = 0;
@@ -27,7 +27,7 @@ void for_each_piece(size_t pieces, size_t threads, const Work& work) {
     std::exception_ptr error;
     size_t error_piece = pieces;
     std::mutex mutex;
-    // Pieces are taken in their order: all before the first that fails have been taken by then, and are finished.
+    // Pieces are taken in order: when one fails, all before it have been taken and will be finished.
     const auto run = [&] {
         for (size_t i; !failed && (i = next.fetch_add(1)) < pieces;) {
             try {
@@ -44,7 +44,7 @@ void for_each_piece(size_t pieces, size_t threads, const Work& work) {
         std::vector<std::jthread> others;
         try {
             for (size_t i = 1; i < std::min(threads, pieces); ++i) others.emplace_back(run);
-        } catch (const std::system_error&) {  // the system gives no more threads: those there do the work
+        } catch (const std::system_error&) {  // no more threads: the existing ones do the work
         }
         run();
     }

@@ -1,4 +1,4 @@
-// A handler that sets a flag and steps back. See stop_signals.h.
+// The handler sets a flag, then leaves the next signal of its kind to the system.
 #include "data/base/stop_signals.h"
 
 #include <atomic>
@@ -16,7 +16,7 @@ volatile std::sig_atomic_t stop_signal = 0;
 void on_signal(int signal) {
     stop_signal = signal;
     stop = true;
-    // SIGXCPU comes again every second, sooner than a run has saved; past the hard limit the system kills.
+    // SIGXCPU repeats every second, faster than a run can save. At the hard limit the system kills the process.
     if (signal != SIGXCPU) std::signal(signal, SIG_DFL);
 }
 

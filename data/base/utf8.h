@@ -1,7 +1,7 @@
 // UTF-8, one character at a time: what is valid, where characters begin, which of them are white space.
 //
-// Valid means what Unicode and PCRE2 mean by it: no overlong forms, no surrogates, nothing above U+10FFFF. Invariant: a
-// prefix that valid_utf8_bytes() measured may be given to PCRE2 without its own check.
+// Valid as Unicode and PCRE2 define it: no overlong forms, no surrogates, nothing above U+10FFFF. Invariant: a prefix
+// measured by valid_utf8_bytes() may be given to PCRE2 without PCRE2's own check.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ inline Utf8Char utf8_char_at(std::string_view text, size_t at) {
     return {code_point, length};
 }
 
-// Bytes of the longest prefix of ASCII, looked at eight at a time.
+// Length of the longest ASCII prefix in bytes, eight at a time.
 inline size_t ascii_bytes(std::string_view text) {
     size_t at = 0;
     uint64_t eight;
@@ -49,7 +49,7 @@ inline size_t ascii_bytes(std::string_view text) {
     return at;
 }
 
-// Bytes of the longest valid prefix.
+// Length of the longest valid prefix in bytes.
 inline size_t valid_utf8_bytes(std::string_view text) {
     size_t at = 0;
     while (at < text.size()) {
@@ -62,11 +62,11 @@ inline size_t valid_utf8_bytes(std::string_view text) {
     return at;
 }
 
-// How many of the last bytes are the beginning of a character that more bytes may complete: 0 to 3.
+// Length in bytes of an unfinished character at the end, which more bytes may complete: 0 to 3.
 inline size_t unfinished_utf8_bytes(std::string_view text) {
     for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
         const auto c = static_cast<unsigned char>(text[text.size() - back]);
-        if ((c & 0xc0) == 0x80) continue;  // goes on with a character
+        if ((c & 0xc0) == 0x80) continue;  // a continuation byte
         const size_t length = c < 0xc2 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 1;
         return length > back ? back : 0;
     }

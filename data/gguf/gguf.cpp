@@ -1,5 +1,5 @@
-// Parsing from front to end. Every number that sizes something is compared with the bytes that are left, by division,
-// before it sizes it: what is held in memory is then a small multiple of the file.
+// Parsing from front to end. Every count is compared with the bytes left, by division, before it sizes anything. So the
+// memory used is a small multiple of the file's size.
 #include "data/gguf/gguf.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/gguf/gguf_cursor.h"
 #include "data/gguf/gguf_value.h"
 
@@ -19,9 +20,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "GGUF is little-endian and its bytes are used as they are");
 
 constexpr char kMagic[] = {'G', 'G', 'U', 'F'};
-constexpr size_t kMaxNameBytes = 65535;  // of a key, as the format says; taken for tensors' names too
+constexpr size_t kMaxNameBytes = 65535;  // of a key, by the format; used for tensors' names too
 constexpr size_t kMaxRank = 4;
-// The least that one entry takes in the file, so that a count can be checked before the entries are read.
+// The fewest bytes of one entry in the file: a count is checked with them before the entries are read.
 constexpr size_t kLeastValueBytes = 8 + 4 + 1;       // empty key, type, one byte
 constexpr size_t kLeastTensorBytes = 8 + 4 + 4 + 8;  // empty name, no dimension, type, offset
 constexpr uint64_t kDefaultAlignment = 32;
@@ -52,10 +53,11 @@ GgmlType read_type(GgufCursor& cursor, const std::string& what) {
     for (const auto& [other, name] : kOtherTypes) {
         if (other == number) given = name;
     }
-    cursor.fail(at, what + " is stored as " + given + ", which is not implemented; wanted one of " + readable);
+    cursor.fail(
+        at, {.given = what + " is stored as " + given + ", which is not implemented", .wanted = "one of " + readable});
 }
 
-// All but the offset is checked; offset_bytes still counts from where the data begins.
+// Checks everything but the offset. offset_bytes still counts from the beginning of the data.
 GgufTensor read_tensor(GgufCursor& cursor, uint64_t index) {
     const size_t begin = cursor.offset();
     GgufTensor tensor{};
@@ -64,16 +66,16 @@ GgufTensor read_tensor(GgufCursor& cursor, uint64_t index) {
     const std::string what = "tensor " + quote(tensor.name);
     const auto rank = cursor.number<uint32_t>([&] { return "the number of dimensions of " + what; });
     if (rank < 1 || rank > kMaxRank) {
-        cursor.fail(begin,
-                    what + " has " + std::to_string(rank) + " dimensions, wanted 1 to " + std::to_string(kMaxRank));
+        cursor.fail(begin, {.given = what + " has " + std::to_string(rank) + " dimensions",
+                            .wanted = "1 to " + std::to_string(kMaxRank)});
     }
     tensor.elems = 1;
     for (uint32_t i = 0; i < rank; ++i) {
         const auto size = cursor.number<uint64_t>([&] { return "a dimension of " + what; });
         // 16: more than any type's bytes for one element, so that no product below overflows.
         if (size == 0 || size > SIZE_MAX / 16 / tensor.elems) {
-            cursor.fail(begin, what + " has a dimension of " + std::to_string(size) +
-                                   ", wanted sizes above 0 whose product fits 64 bits");
+            cursor.fail(begin, {.given = what + " has a dimension of " + std::to_string(size),
+                                .wanted = "sizes above 0 whose product fits 64 bits"});
         }
         tensor.elems *= size;
         tensor.shape.insert(tensor.shape.begin(), size);
@@ -81,27 +83,30 @@ GgufTensor read_tensor(GgufCursor& cursor, uint64_t index) {
     tensor.type = read_type(cursor, what);
     const GgmlTypeInfo& info = info_of(tensor.type);
     if (tensor.shape.back() % info.block_elems != 0) {
-        cursor.fail(begin, what + " is stored as " + info.name + " in rows of " + std::to_string(tensor.shape.back()) +
-                               ", wanted rows of whole blocks of " + std::to_string(info.block_elems));
+        cursor.fail(
+            begin, {.given = what + " is stored as " + info.name + " in rows of " + std::to_string(tensor.shape.back()),
+                    .wanted = "rows of whole blocks of " + std::to_string(info.block_elems)});
     }
     tensor.bytes = tensor.elems / info.block_elems * info.block_bytes;
     tensor.offset_bytes = cursor.number<uint64_t>([&] { return "the offset of " + what; });
     return tensor;
 }
 
-// Makes offset_bytes count from the file's beginning, having checked that all of the tensor is in the file.
+// Checks that all of the tensor is in the file, then makes offset_bytes count from the file's beginning.
 void place_tensor(const InputFile& file, GgufTensor& tensor, size_t data_begin_bytes, uint64_t alignment) {
-    const auto refuse = [&](const std::string& why) {
-        throw std::runtime_error(file.path().string() + ": tensor " + quote(tensor.name) + ": offset " +
-                                 std::to_string(tensor.offset_bytes) + " after the header's end at " +
-                                 std::to_string(data_begin_bytes) + ": " + why);
-    };
+    const std::string subject = file.path().string() + ": tensor " + quote(tensor.name);
+    const std::string place = "offset " + std::to_string(tensor.offset_bytes) + " after the header's end at " +
+                              std::to_string(data_begin_bytes);
     if (tensor.offset_bytes % alignment != 0)
-        refuse("wanted a multiple of the alignment, " + std::to_string(alignment));
+        throw UserError({.subject = subject,
+                         .given = place,
+                         .wanted = "a multiple of the alignment, " + std::to_string(alignment)});
     const size_t data_bytes = file.size_bytes() > data_begin_bytes ? file.size_bytes() - data_begin_bytes : 0;
     if (tensor.offset_bytes > data_bytes || tensor.bytes > data_bytes - tensor.offset_bytes) {
-        refuse("its " + std::to_string(tensor.bytes) + " bytes reach beyond the file's end at " +
-               std::to_string(file.size_bytes()) + "; was the download cut short?");
+        throw UserError({.subject = subject,
+                         .given = place + ": its " + std::to_string(tensor.bytes) +
+                                  " bytes reach beyond the file's end at " + std::to_string(file.size_bytes()),
+                         .hint = kCutShortHint});
     }
     tensor.offset_bytes += data_begin_bytes;
 }
@@ -114,10 +119,11 @@ void refuse_overlaps(const InputFile& file, const std::vector<GgufTensor>& tenso
     for (size_t i = 1; i < by_place.size(); ++i) {
         const GgufTensor &before = *by_place[i - 1], &after = *by_place[i];
         if (after.offset_bytes - before.offset_bytes >= before.bytes) continue;
-        throw std::runtime_error(file.path().string() + ": tensor " + quote(after.name) + " begins at offset " +
-                                 std::to_string(after.offset_bytes) + ", inside of tensor " + quote(before.name) +
-                                 ", which ends at " + std::to_string(before.offset_bytes + before.bytes) +
-                                 "; wanted tensors that do not overlap");
+        throw UserError({.subject = file.path().string(),
+                         .given = "tensor " + quote(after.name) + " begins at offset " +
+                                  std::to_string(after.offset_bytes) + ", inside of tensor " + quote(before.name) +
+                                  ", which ends at " + std::to_string(before.offset_bytes + before.bytes),
+                         .wanted = "tensors that do not overlap"});
     }
 }
 
@@ -127,16 +133,16 @@ void read_preamble(GgufCursor& cursor) {
     if (cursor.left() >= sizeof magic) cursor.read(magic, sizeof magic, [] { return std::string("the magic"); });
     if (std::memcmp(magic, kMagic, sizeof kMagic) != 0) {
         const bool pointer = std::string_view(magic, sizeof magic) == "vers";
-        cursor.fail(0,
-                    std::string("wanted a GGUF file, which begins with \"GGUF\"") +
-                        (pointer ? "; this looks like a Git LFS pointer: `git lfs pull` fetches the file itself" : ""));
+        cursor.fail(0, {.wanted = "a GGUF file, which begins with \"GGUF\"", .hint = pointer ? kGitLfsHint : ""});
     }
     const auto version = cursor.number<uint32_t>([] { return std::string("the version"); });
     if (version == 2 || version == 3) return;
     const bool swapped = version == 2u << 24 || version == 3u << 24;
-    cursor.fail(sizeof kMagic, swapped ? "this is a big-endian GGUF file, wanted a little-endian one"
-                                       : "GGUF version " + std::to_string(version) +
-                                             ", wanted 2 or 3; convert the model again with a current tool");
+    if (swapped)
+        cursor.fail(sizeof kMagic, {.given = "this is a big-endian GGUF file", .wanted = "a little-endian one"});
+    cursor.fail(sizeof kMagic, {.given = "GGUF version " + std::to_string(version),
+                                .wanted = "2 or 3",
+                                .hint = "convert the model again with a current tool"});
 }
 
 const char* kind_name(const GgufValue& value) {
@@ -163,7 +169,9 @@ bool is_gguf_file(const std::filesystem::path& path) {
         if (file.size_bytes() < sizeof magic) return false;
         file.read(0, magic, sizeof magic, "magic");
         return std::memcmp(magic, kMagic, sizeof kMagic) == 0;
-    } catch (const std::runtime_error&) {
+    } catch (const IoError&) {
+        return false;
+    } catch (const UserError&) {  // no regular file
         return false;
     }
 }
@@ -174,30 +182,31 @@ GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
     size_t at = cursor.offset();
     const auto tensor_count = cursor.number<uint64_t>([] { return std::string("the number of tensors"); });
     if (tensor_count > cursor.left() / kLeastTensorBytes)
-        cursor.fail(at, std::to_string(tensor_count) + " tensors are more than the file can hold");
+        cursor.fail(at, {.given = std::to_string(tensor_count) + " tensors are more than the file can hold"});
     at = cursor.offset();
     const auto value_count = cursor.number<uint64_t>([] { return std::string("the number of metadata values"); });
     if (value_count > cursor.left() / kLeastValueBytes)
-        cursor.fail(at, std::to_string(value_count) + " metadata values are more than the file can hold");
+        cursor.fail(at, {.given = std::to_string(value_count) + " metadata values are more than the file can hold"});
 
     for (uint64_t i = 0; i < value_count; ++i) {
         at = cursor.offset();
         std::string key =
             cursor.text(kMaxNameBytes, [&] { return "the key of metadata value " + std::to_string(i) + " (from 0)"; });
         GgufValue value = read_gguf_value(cursor, key);
-        if (has(key)) cursor.fail(at, "the key " + quote(key) + " is there twice");
+        if (has(key)) cursor.fail(at, {.given = "the key " + quote(key) + " is there twice"});
         metadata_.emplace(std::move(key), std::move(value));
     }
     const int64_t alignment = integer("general.alignment", kDefaultAlignment);
     if (alignment < 1 || alignment > UINT32_MAX || !std::has_single_bit(static_cast<uint64_t>(alignment))) {
-        throw std::runtime_error(path.string() + ": general.alignment is " + std::to_string(alignment) +
-                                 ", wanted a power of two below 2^32");
+        throw UserError({.subject = path.string(),
+                         .given = "general.alignment is " + std::to_string(alignment),
+                         .wanted = "a power of two below 2^32"});
     }
     for (uint64_t i = 0; i < tensor_count; ++i) {
         at = cursor.offset();
         GgufTensor tensor = read_tensor(cursor, i);
         if (!index_of_name_.emplace(tensor.name, tensors_.size()).second)
-            cursor.fail(at, "tensor " + quote(tensor.name) + " is there twice");
+            cursor.fail(at, {.given = "tensor " + quote(tensor.name) + " is there twice"});
         tensors_.push_back(std::move(tensor));
     }
     const auto step = static_cast<size_t>(alignment);
@@ -214,12 +223,12 @@ const T* get(const GgufFile& file, std::string_view key, const char* wanted) {
     const auto found = file.metadata().find(key);
     if (found == file.metadata().end()) return nullptr;
     if (const T* value = std::get_if<T>(&found->second)) return value;
-    throw std::runtime_error(file.path().string() + ": " + quote(key) + " is " + kind_name(found->second) +
-                             ", wanted " + wanted);
+    throw UserError(
+        {.subject = file.path().string(), .given = quote(key) + " is " + kind_name(found->second), .wanted = wanted});
 }
 
 [[noreturn]] void absent(const GgufFile& file, std::string_view key, const char* wanted) {
-    throw std::runtime_error(file.path().string() + ": the metadata has no " + quote(key) + ", wanted " + wanted);
+    throw UserError({.subject = file.path().string(), .given = "the metadata has no " + quote(key), .wanted = wanted});
 }
 
 template <class T>

@@ -1,9 +1,9 @@
-// GGUF files, v2 and v3: a bag of named values, then a table of tensors, then their bytes
+// GGUF files, v2 and v3: named values, then a table of tensors, then the tensors' bytes
 // (format: github.com/ggml-org/ggml, docs/gguf.md).
 //
-// The reader takes files as hostile: every length and count is checked against what is left of the file before anything
-// is allocated, every tensor's place against the file's size. Invariant: a value or tensor that exists can be read.
-// Tensors stay on disk; what their types mean is the business of train/files/gguf_blocks.h.
+// The reader takes files as hostile. Every length and count is checked against the rest of the file before anything is
+// allocated, every tensor's place against the file's size. Invariant: a value or tensor that exists can be read.
+// Tensors stay on disk; train/files/gguf_blocks.h decodes their types.
 #pragma once
 
 #include <cstddef>
@@ -56,15 +56,14 @@ struct GgufTensor {
     size_t bytes;               // a whole number of blocks a row; no two tensors overlap
 };
 
-// A value of the metadata. All whole numbers come as int64 (a uint64 beyond its range is refused), all floats as
-// double; a list of bools comes as 0 and 1, an empty list as the kind that its elements would have.
+// A value of the metadata. Whole numbers are int64 (a uint64 beyond its range is refused), floats are double. A list of
+// bools is a list of 0 and 1. An empty list has the kind of the elements that it could have.
 using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                std::vector<std::string>>;
 
 class GgufFile {
   public:
-    // Throws std::runtime_error naming file, key or tensor, and offset. Reading afterwards is safe from several
-    // threads.
+    // Throws UserError naming file, key or tensor, and offset. Reading afterwards is safe from several threads.
     explicit GgufFile(const std::filesystem::path& path);
 
     const std::filesystem::path& path() const { return file_.path(); }
@@ -72,7 +71,7 @@ class GgufFile {
     const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
     bool has(std::string_view key) const { return metadata_.find(key) != metadata_.end(); }
 
-    // Each throws naming file and key when the value is of another kind, or absent with no fallback.
+    // Each throws UserError naming file and key when the value is of another kind, or absent without a fallback.
     int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
     double number(std::string_view key, std::optional<double> fallback = {}) const;
     bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;

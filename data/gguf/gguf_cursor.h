@@ -1,17 +1,18 @@
-// A place in a GGUF file that moves forward, over a small window of it.
+// A position in a GGUF file that moves forward, over a small window of the file.
 //
-// Invariant: reads fill their destination or throw, naming the file, the offset and the thing read; nothing past the
-// file's end is asked for, and no length found in the file sizes anything before it was compared with what is left.
+// Invariant: reads fill their destination, or throw UserError with the file, the offset and the thing read. Nothing
+// past the file's end is asked for. A length found in the file is compared with the bytes left before it sizes
+// anything.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 
 namespace slab::data {
@@ -23,16 +24,19 @@ class GgufCursor {
     size_t offset() const { return offset_; }
     size_t left() const { return file_.size_bytes() - offset_; }
 
-    [[noreturn]] void fail(size_t at_bytes, const std::string& what) const {
-        throw std::runtime_error(file_.path().string() + ": offset " + std::to_string(at_bytes) + ": " + what);
+    // "FILE, offset N: given; wanted ...".
+    [[noreturn]] void fail(size_t at_bytes, ErrorText error) const {
+        error.subject = file_.path().string() + ", offset " + std::to_string(at_bytes);
+        throw UserError(error);
     }
 
-    // `what` is a callable that gives the thing's name: most reads succeed, and names are made of several pieces.
+    // `what` is a callable that makes the thing's name, for errors only: most reads succeed.
     template <class What>
     void read(void* dst, size_t bytes, const What& what) {
         if (bytes > left()) {
-            fail(offset_, what() + " takes " + std::to_string(bytes) + " bytes, but " + std::to_string(left()) +
-                              " are left of the file; was the download cut short?");
+            fail(offset_, {.given = what() + " takes " + std::to_string(bytes) + " bytes, but " +
+                                    std::to_string(left()) + " are left of the file",
+                           .hint = kCutShortHint});
         }
         char* to = static_cast<char*>(dst);
         while (bytes != 0) {
@@ -58,11 +62,13 @@ class GgufCursor {
         const size_t at = offset_;
         const auto bytes = number<uint64_t>([&] { return "the length of " + what(); });
         if (bytes > left()) {
-            fail(at, what() + " says a length of " + std::to_string(bytes) + " bytes, but " + std::to_string(left()) +
-                         " are left of the file; was the download cut short?");
+            fail(at, {.given = what() + " says a length of " + std::to_string(bytes) + " bytes, but " +
+                               std::to_string(left()) + " are left of the file",
+                      .hint = kCutShortHint});
         }
         if (bytes > most_bytes) {
-            fail(at, what() + " has " + std::to_string(bytes) + " bytes, wanted at most " + std::to_string(most_bytes));
+            fail(at, {.given = what() + " has " + std::to_string(bytes) + " bytes",
+                      .wanted = "at most " + std::to_string(most_bytes)});
         }
         std::string value(bytes, '\0');
         read(value.data(), value.size(), what);

@@ -1,5 +1,5 @@
-// Whatever the format's thirteen kinds, what is read is a bool, a whole number of 64 bits, a float of 64, a text, or a
-// list of such. A list's length is compared with what is left of the file before it sizes anything.
+// The format's thirteen kinds become a bool, a 64-bit whole number, a 64-bit float, a text, or a list of these. A
+// list's length is compared with the bytes left of the file before it sizes anything.
 #include "data/gguf/gguf_value.h"
 
 #include <cstdint>
@@ -29,7 +29,7 @@ size_t bytes_of(Kind kind) {
         case Kind::f32:
             return 4;
         default:
-            return 8;  // numbers of 64 bits; a text's length, the least that a text takes
+            return 8;  // numbers of 64 bits; of a text the length alone, its fewest bytes
     }
 }
 
@@ -53,14 +53,15 @@ int64_t read_integer(GgufCursor& cursor, Kind kind, const What& what) {
         case Kind::boolean: {
             const size_t at = cursor.offset();
             const auto value = cursor.number<uint8_t>(what);
-            if (value > 1) cursor.fail(at, what() + " is a bool of " + std::to_string(value) + ", wanted 0 or 1");
+            if (value > 1)
+                cursor.fail(at, {.given = what() + " is a bool of " + std::to_string(value), .wanted = "0 or 1"});
             return value;
         }
         default: {
             const size_t at = cursor.offset();
             const auto value = cursor.number<uint64_t>(what);
             if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-                cursor.fail(at, what() + " is " + std::to_string(value) + ", wanted less than 2^63");
+                cursor.fail(at, {.given = what() + " is " + std::to_string(value), .wanted = "less than 2^63"});
             return static_cast<int64_t>(value);
         }
     }
@@ -79,20 +80,22 @@ template <class What>
 Kind read_kind(GgufCursor& cursor, const What& what) {
     const size_t at = cursor.offset();
     const auto number = cursor.number<uint32_t>([&] { return "the type of " + what(); });
-    if (number >= kKinds) cursor.fail(at, what() + " has value type " + std::to_string(number) + ", wanted 0 to 12");
+    if (number >= kKinds)
+        cursor.fail(at, {.given = what() + " has value type " + std::to_string(number), .wanted = "0 to 12"});
     return static_cast<Kind>(number);
 }
 
 template <class What>
 GgufValue read_list(GgufCursor& cursor, const What& what) {
     const Kind kind = read_kind(cursor, [&] { return "the elements of " + what(); });
-    if (kind == Kind::list) cursor.fail(cursor.offset(), what() + " is a list of lists, wanted a plain list");
+    if (kind == Kind::list)
+        cursor.fail(cursor.offset(), {.given = what() + " is a list of lists", .wanted = "a plain list"});
     const size_t at = cursor.offset();
     const auto count = cursor.number<uint64_t>([&] { return "the length of " + what(); });
     if (count > cursor.left() / bytes_of(kind)) {
-        cursor.fail(at, what() + " says " + std::to_string(count) + " elements, more than the " +
-                            std::to_string(cursor.left()) +
-                            " bytes left of the file can hold; was the download cut short?");
+        cursor.fail(at, {.given = what() + " says " + std::to_string(count) + " elements, more than the " +
+                                  std::to_string(cursor.left()) + " bytes left of the file can hold",
+                         .hint = kCutShortHint});
     }
     const auto read_all = [&](auto one) {
         std::vector<decltype(one())> values;
@@ -101,7 +104,7 @@ GgufValue read_list(GgufCursor& cursor, const What& what) {
         return values;
     };
     if (kind == Kind::text) {
-        // Not reserved at once: a text in memory takes four times the 8 bytes that it takes at least in the file.
+        // Not reserved: an empty text takes 8 bytes in the file and four times that in memory.
         std::vector<std::string> values;
         for (uint64_t i = 0; i < count; ++i)
             values.push_back(cursor.text(cursor.left(), [&] { return what() + "[" + std::to_string(i) + "]"; }));

@@ -1,6 +1,6 @@
-// Values of a GGUF file's metadata, which all come in GgufValue's few kinds (gguf.h). Apart from gguf.cpp, which knows
-// where values and tensors lie; this knows how a value is written. What is held in memory is a small multiple of the
-// bytes that the value takes in the file.
+// How a GGUF file writes one value of its metadata. gguf.cpp knows where values and tensors lie.
+//
+// Invariant: a value takes a small multiple of its bytes in the file.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace slab::data {
 
-// The value of `key`, whose type stands at the cursor. Throws std::runtime_error naming file, offset and key.
+// The value of `key`, whose type is at the cursor. Throws UserError naming file, offset and key.
 GgufValue read_gguf_value(GgufCursor& cursor, const std::string& key);
 
 }  // namespace slab::data

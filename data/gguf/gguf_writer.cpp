@@ -1,4 +1,4 @@
-// The header as one string, for it is small; the tensors through one buffer. See gguf_writer.h.
+// The header is written as one string, as it is small; the tensors pass through one buffer.
 #include "data/gguf/gguf_writer.h"
 
 #include <bit>

@@ -1,7 +1,8 @@
-// GGUF files (v3) written: metadata, then float32 tensors one at a time (format: github.com/ggml-org/ggml,
+// Writes GGUF files (v3): metadata, then float32 tensors one at a time (format: github.com/ggml-org/ggml,
 // docs/gguf.md).
 //
-// What was added first comes first. Tensors begin at multiples of 32 bytes, the format's default.
+// Values and tensors are written in the order of their addition. Tensors begin at multiples of 32 bytes, the format's
+// default.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +20,11 @@ class GgufWriter {
     void put(std::string key, std::string value) { values_.push_back({std::move(key), std::move(value)}); }
     void put(std::string key, float value) { values_.push_back({std::move(key), value}); }
 
-    // shape: slowest dimension first, as everywhere here; GGUF has it the other way round. fill puts the values into
-    // dst [product of shape]; write() calls it once, when the tensor's turn has come.
+    // shape: slowest dimension first, as everywhere here. The file has GGUF's order, the reverse.
+    // fill puts the values into dst [product of shape]. write() calls it once, in the tensor's turn.
     void add(std::string name, std::vector<size_t> shape, std::function<void(float* dst)> fill);
 
-    // Whole or not at all (AtomicFile); errors are std::runtime_error naming the file.
+    // Whole or not at all (AtomicFile). Errors are IoError naming the file.
     void write(const std::filesystem::path& path) const;
 
   private:

@@ -1,19 +1,19 @@
-// Searching without an automaton: nearly all bytes of a text begin no token, and a token's beginning narrows a sorted
-// list to few. A text's cost is at most its length times the longest token's.
+// Searching without an automaton. Nearly all bytes of a text begin no token, and a few bytes narrow the sorted list of
+// tokens to few. The cost is at most the text's length times the longest token's.
 #include "data/tokenizer/added_tokens.h"
 
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <stdexcept>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/utf8.h"
 
 namespace slab::data {
 namespace {
 
-// `at` moved left over white space, not beyond `least`.
+// `at`, moved left over white space, to `least` at most.
 size_t before_blanks(std::string_view text, size_t at, size_t least) {
     while (at > least) {
         const Utf8Char c = utf8_char_before(text, at);
@@ -38,9 +38,9 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) {
     std::map<std::string, AddedToken> sorted;
     for (AddedToken& token : tokens) {
         if (token.text.size() > kLongestBytes)
-            throw std::runtime_error("the added token " + quote(token.text) + " has " +
-                                     std::to_string(token.text.size()) + " bytes, wanted at most " +
-                                     std::to_string(kLongestBytes));
+            throw UserError({.subject = "the added token " + quote(token.text),
+                             .given = "has " + std::to_string(token.text.size()) + " bytes",
+                             .wanted = "at most " + std::to_string(kLongestBytes)});
         if (!token.text.empty()) sorted[token.text] = std::move(token);
     }
     for (auto& [text, token] : sorted) tokens_.push_back(std::move(token));
@@ -53,12 +53,12 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) {
     }
 }
 
-// The longest token that `text` begins with; nullptr when none.
+// The longest token at the beginning of `text`, or nullptr.
 const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
     const auto first = static_cast<unsigned char>(text[0]);
     auto low = tokens_.begin() + first_with_byte_[first], high = tokens_.begin() + first_with_byte_[first + size_t{1}];
     const AddedToken* longest = nullptr;
-    // All of [low, high) begin with text's first `length` bytes; a token of just that length stands first.
+    // All of [low, high) begin with the first `length` bytes of text; a token of exactly that length is the first.
     for (size_t length = 1; low != high; ++length) {
         if (low->text.size() == length) {
             longest = &*low;
@@ -79,8 +79,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
 }
 
 void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::vector<TextPart>& parts) const {
-    size_t done = 0;                              // behind the last part
-    size_t run_begin = text.size(), run_end = 0;  // the last white space that was gone through
+    size_t done = 0;                              // end of the last part
+    size_t run_begin = text.size(), run_end = 0;  // the last run of white space that was measured
     for (size_t at = 0; at < text.size() && !tokens_.empty();) {
         if (only_first_byte_ >= 0) {
             const void* found = std::memchr(text.data() + at, only_first_byte_, text.size() - at);
@@ -98,11 +98,11 @@ void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::v
         const size_t here = at;
         at += token->text.size();
         if (token->special && special_as_text) continue;
-        // A token may begin in the white space that one before took with it. It comes all the same, and what of that
-        // white space is behind it comes again, unless it would take white space too, of which then nothing is left. So
-        // the search goes on behind the token's own text, not behind `end`.
+        // A token may begin in the white space that the one before it took. It counts all the same, and the white space
+        // after it is a part again, unless this token takes it too. So the search goes on after the token's own text,
+        // not after `end`.
         const size_t begin = !token->lstrip ? here : done < here ? before_blanks(text, here, done) : done;
-        if (token->rstrip && (at < run_begin || at > run_end)) {  // once for each run, however many tokens are in it
+        if (token->rstrip && (at < run_begin || at > run_end)) {  // once a run, however many tokens are in it
             run_begin = at;
             run_end = after_blanks(text, at);
         }

@@ -1,8 +1,8 @@
-// Tokens that text is searched for before BPE sees it: special tokens ("<|im_end|>") and other added ones.
+// Finds special tokens ("<|im_end|>") and other added tokens in a text, before BPE sees it.
 //
-// Meaning (Hugging Face's `tokenizers`): from left to right, at the first place where a token begins, the longest one
-// that does; white space beside it goes with it where the token says so (lstrip, rstrip). Parts may overlap then: of
-// two tokens one may begin in the white space that the other took.
+// Meaning (Hugging Face's `tokenizers`): the search goes from left to right. Where several tokens begin at one place,
+// the longest counts. A token with lstrip or rstrip takes the white space on that side. Parts can overlap then: a token
+// may begin in the white space that another took.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace slab::data {
 struct AddedToken {
     std::string text;
     uint32_t id = 0;
-    bool special = false;     // left out when decoding, and plain text where SpecialTokens::as_text is asked for
+    bool special = false;     // left out when decoding, and plain text with SpecialTokens::as_text
     bool normalized = false;  // searched for in the text's normal form, not in the text as it is
     bool lstrip = false, rstrip = false;
 };
@@ -30,10 +30,11 @@ struct TextPart {
 
 class AddedTokenFinder {
   public:
-    // Searching costs up to a text's length times the longest token's, which a hostile file must not choose.
+    // A search costs up to the text's length times the longest token's, so a hostile file must not choose the latter.
     static constexpr size_t kLongestBytes = 512;
 
-    explicit AddedTokenFinder(std::vector<AddedToken> tokens);  // of equal texts the last counts; throws on longer ones
+    // Of equal texts the last counts. Throws UserError for a token longer than kLongestBytes.
+    explicit AddedTokenFinder(std::vector<AddedToken> tokens);
     bool empty() const { return tokens_.empty(); }
 
     // Appends the parts of `text` to `parts`, none of them empty. With `special_as_text` special tokens are not
@@ -43,11 +44,11 @@ class AddedTokenFinder {
   private:
     const AddedToken* longest_at(std::string_view text) const;
 
-    std::vector<AddedToken> tokens_;  // sorted by text, so that those with a common beginning are neighbours
-    std::array<uint32_t, 257>
-        first_with_byte_{};  // tokens_ [first_with_byte_[b], first_with_byte_[b + 1]) begin with b
+    std::vector<AddedToken> tokens_;  // sorted by text, so tokens with a common beginning are neighbours
+    // tokens_ [first_with_byte_[b], first_with_byte_[b + 1]) begin with byte b.
+    std::array<uint32_t, 257> first_with_byte_{};
     std::array<bool, 256> begins_token_{};
-    int only_first_byte_ = -1;  // when all begin with the same one, as mostly: memchr finds it
+    int only_first_byte_ = -1;  // the first byte of all tokens if they share one, as most do: memchr finds it
 };
 
 }  // namespace slab::data

@@ -1,4 +1,4 @@
-// Each function is one alternative, or several, of the patterns in pre_tokenizer.cpp, in their order.
+// Each function implements alternatives of the patterns in pre_tokenizer.cpp, in their order.
 #include "data/tokenizer/ascii_words.h"
 
 #include <array>
@@ -36,10 +36,10 @@ struct Ascii {
         while (i < text.size() && (kClasses[static_cast<unsigned char>(text[i])] & wanted) != 0) ++i;
         return i;
     }
-    // `end`, if what stands there is known not to belong to the word.
+    // `end`, or 0 when a character beyond ASCII there could belong to the word.
     size_t closed(size_t end) const { return at(end) == beyond ? 0 : end; }
 
-    // "'s", "'re", ...: end of it when one begins at the quotation mark text[i]; else i.
+    // End of the contraction ("'s", "'re", ...) that begins at the quotation mark text[i]; i when there is none.
     size_t contraction(size_t i, bool any_case) const {
         const auto c = [&](size_t offset) {
             const char found = i + offset < text.size() ? text[i + offset] : '\0';
@@ -51,7 +51,8 @@ struct Ascii {
         return first == 'l' && second == 'l' ? i + 3 : i;
     }
 
-    // [space]+(?!...)|[space]+: the run of white space from `i` on, but for its last character where `taker` follows.
+    // [space]+(?!...)|[space]+: end of the white space from `i` on, without its last character if one of `takers`
+    // follows.
     size_t spaces(size_t i, unsigned takers) const {
         const size_t end = run(i, space);
         const unsigned next = at(end);

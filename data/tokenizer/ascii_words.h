@@ -1,8 +1,8 @@
-// Where words of ASCII end, found without PCRE2: most text is ASCII, and a table of character classes is several times
-// as fast as a regular expression.
+// Finds the ends of ASCII words without PCRE2. Most text is ASCII, and a table of character classes is several times as
+// fast as a regular expression.
 //
-// Invariant: an answer is the one that pre_tokenizer.h's pattern gives; where a character beyond ASCII could have a
-// say, there is no answer.
+// Invariant: an answer equals that of pre_tokenizer.h's pattern. There is no answer where a character beyond ASCII
+// could matter.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace slab::data {
 
-// End of the word that begins at text[at], at < text.size(); 0 when a character beyond ASCII is met before it is known.
+// End of the word that begins at text[at], at < text.size(). 0 when a character beyond ASCII comes before it is known.
 size_t ascii_word_end(PreTokenizerKind kind, std::string_view text, size_t at);
 
 }  // namespace slab::data

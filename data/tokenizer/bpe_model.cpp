@@ -1,19 +1,19 @@
-// Merging. Short words, nearly all there are, are merged by looking for the best pair each time; long ones with a heap
-// over a linked list, so that a megabyte of one letter takes no longer by the byte than a page of it.
+// Merging. Nearly all words are short; these are merged by a search for the best pair each time. Long ones use a heap
+// over a linked list, so that a megabyte of one letter takes no longer per byte than a page of it.
 #include "data/tokenizer/bpe_model.h"
 
 #include <algorithm>
 #include <bit>
 #include <functional>
-#include <stdexcept>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/utf8.h"
 
 namespace slab::data {
 namespace {
 
-// GPT-2's table: printable Latin-1 bytes are their own characters; the other 68 are, in order, U+0100 and up.
+// GPT-2's table: printable Latin-1 bytes are their own characters; the other 68 become U+0100 and up, in order.
 constexpr size_t kCharacters = 0x144;
 std::array<int, kCharacters> byte_of_character() {
     std::array<int, kCharacters> table;
@@ -30,7 +30,7 @@ uint64_t hash_of(uint64_t pair) {
     return (pair ^ pair >> 32) * 0x9e3779b97f4a7c15u;
 }
 
-constexpr size_t kShortWordTokens = 48;  // from here on the heap is faster
+constexpr size_t kShortWordTokens = 48;  // beyond it the heap is faster
 
 }  // namespace
 
@@ -64,7 +64,8 @@ BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
         const std::string& spelling = vocabulary.spellings[id];
         if (spelling.empty()) continue;
         if (!by_spelling.emplace(spelling, id).second)
-            throw std::runtime_error(where + ": the token " + quote(spelling) + " has two ids, wanted one");
+            throw UserError(
+                {.subject = where, .given = "the token " + quote(spelling) + " has two ids", .wanted = "one"});
         auto bytes = bytes_of_spelling(spelling);
         bytes_[id] = bytes ? std::move(*bytes) : spelling;
         if (!bytes) continue;  // no word is spelled like that
@@ -80,9 +81,9 @@ BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
         const auto id_of = [&](std::string_view spelling) {
             const auto found = by_spelling.find(spelling);
             if (found == by_spelling.end())
-                throw std::runtime_error(where + ": merge " + std::to_string(rank) + " (" + quote(left) + ", " +
-                                         quote(right) + ") needs the token " + quote(spelling) +
-                                         ", which the vocabulary lacks");
+                throw UserError({.subject = where,
+                                 .given = "merge " + std::to_string(rank) + " (" + quote(left) + ", " + quote(right) +
+                                          ") needs the token " + quote(spelling) + ", which the vocabulary lacks"});
             return found->second;
         };
         const uint32_t left_id = id_of(left), right_id = id_of(right);
@@ -91,7 +92,7 @@ BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
     }
 }
 
-// Of a pair given twice the later counts, as in `tokenizers`.
+// Of a pair given twice the later merge counts, as in `tokenizers`.
 void BpeModel::add_merge(uint32_t left, uint32_t right, uint32_t rank, uint32_t result) {
     const uint64_t pair = static_cast<uint64_t>(left) << 32 | right;
     size_t at = hash_of(pair) >> shift_;
@@ -123,7 +124,7 @@ size_t BpeModel::missing_bytes() const {
 }
 
 void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<uint32_t>& out) const {
-    if (word.size() >= kNone) throw std::runtime_error("a word of 4 GiB or more cannot be tokenized");
+    if (word.size() >= kNone) throw UserError("a word of 4 GiB or more cannot be tokenized");
     if (ignore_merges_) {
         if (const auto id = id_of_bytes(word)) {
             out.push_back(*id);
@@ -174,8 +175,8 @@ void BpeModel::merge_short(Scratch& scratch, std::vector<uint32_t>& out) const {
     out.insert(out.end(), ids, ids + n);
 }
 
-// A heap entry is (rank << 32 | place of the pair's left token, the pair's ids when it was entered): the smallest first
-// is the lowest rank and of equals the leftmost. Entries whose tokens have changed meanwhile are passed over.
+// A heap entry is (rank << 32 | place of the pair's left token, the pair's ids when it was entered). So the smallest
+// has the lowest rank, and of equals it is the leftmost. Entries whose tokens have changed meanwhile are skipped.
 void BpeModel::merge_long(Scratch& scratch, std::vector<uint32_t>& out) const {
     std::vector<uint32_t>&ids = scratch.ids, &previous = scratch.previous, &next = scratch.next;  // [n]
     const auto n = static_cast<uint32_t>(ids.size());

@@ -1,8 +1,8 @@
 // The vocabulary and merges of a byte-level BPE: turns one word's bytes into ids.
 //
-// Meaning (Hugging Face's `tokenizers`, model "BPE"): a word begins as one token per byte; again and again the adjacent
-// pair whose merge stands first in the list of merges, the leftmost of equals, becomes one token, until no pair has a
-// merge. Immutable after construction, so threads may share one.
+// Meaning (Hugging Face's `tokenizers`, model "BPE"): a word begins as one token per byte. Then the adjacent pair whose
+// merge is the first in the list of merges becomes one token, the leftmost of equals, until no pair has a merge.
+// Immutable after construction, so threads may share one.
 #pragma once
 
 #include <array>
@@ -16,25 +16,25 @@
 
 namespace slab::data {
 
-// The bytes that a token's spelling in a vocabulary file stands for. Those files write each byte as a printable
-// character (GPT-2's table: 'Ġ' is a space); nothing for a spelling with any other character, which stands for itself.
+// The bytes of a token spelled as in a vocabulary file, where each byte is a printable character (GPT-2's table: 'Ġ' is
+// a space). Nothing for a spelling with any other character: such a token means its spelling.
 std::optional<std::string> bytes_of_spelling(std::string_view spelling);
 
 // The two tokens of a merge spelled "a b"; nothing when it is not of that form.
 std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view merge);
 
-// What a file says about a vocabulary.
+// A vocabulary as a file gives it.
 struct BpeVocabulary {
     std::vector<std::string> spellings;                                 // [ids], "" where the model has no such token
     std::vector<std::pair<std::string_view, std::string_view>> merges;  // spellings, first merge first
     bool ignore_merges = false;       // a word that is a token is that token, whatever the merges
-    std::optional<uint32_t> unknown;  // stands for bytes without a token; none: they are dropped
-    bool fuse_unknown = false;        // one for a run of such bytes
+    std::optional<uint32_t> unknown;  // replaces bytes without a token; without it they are dropped
+    bool fuse_unknown = false;        // `unknown` once for a run of such bytes
 };
 
 class BpeModel {
   public:
-    // Throws std::runtime_error beginning with `where` (a path) when a merge's parts or result are no tokens.
+    // Throws UserError about `where`, a path, when a merge's parts or result are no tokens.
     BpeModel(const BpeVocabulary& vocabulary, const std::string& where);
 
     // Working memory of one thread: grows to the longest word seen.
@@ -49,7 +49,7 @@ class BpeModel {
     const std::string& bytes_of(uint32_t id) const { return bytes_[id]; }  // id < size()
     size_t size() const { return bytes_.size(); }                          // largest id + 1
     std::optional<uint32_t> id_of_bytes(std::string_view bytes) const;
-    size_t missing_bytes() const;  // how many of the byte values that UTF-8 has have no token
+    size_t missing_bytes() const;  // number of byte values that occur in UTF-8 and have no token
 
   private:
     static constexpr uint32_t kNone = UINT32_MAX;

@@ -1,5 +1,5 @@
-// Words come again: a small table of those met last gives most ids without merging. It belongs to a worker, of which
-// each thread has one, so that threads share nothing that changes.
+// Words repeat: a small cache gives most ids without merging. It belongs to a worker, and each thread has a worker of
+// its own, so threads share nothing that changes.
 #include "data/tokenizer/bpe_tokenizer.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace slab::data {
 namespace {
 
-// The last word met for each of 2^15 hashes, with its ids. A line holds words of up to 30 bytes with up to 7 ids, which
-// are nearly all; others are merged each time.
+// The last word seen for each of 2^15 hashes, with its ids. A line holds a word of up to 30 bytes and 7 ids, which
+// covers nearly all. Other words are merged each time.
 class WordCache {
   public:
     static constexpr size_t kLongestWordBytes = 30, kMostIds = 7;
@@ -50,12 +50,12 @@ class WordCache {
 
 constexpr size_t kParallelPieceBytes = size_t{1} << 18;
 
-// Of spellings with the same normal form the first counts; in `tokenizers` it is now one, now another.
+// Of spellings with the same normal form the first counts. In `tokenizers` the choice varies.
 std::vector<AddedToken> chosen(const std::vector<AddedToken>& tokens, bool normalized, bool nfc) {
     std::vector<AddedToken> out;
     std::map<std::string, std::string_view> spelling_of;  // the one that counts, by normal form
     for (const AddedToken& token : tokens) {
-        // Without a normalizer both kinds see the same text, but still one after the other.
+        // Without a normalizer both kinds search the same text, still one after the other.
         if (token.normalized != normalized) continue;
         std::string normal_form;
         if (!nfc || !normalized || to_nfc(token.text, normal_form)) normal_form = token.text;
@@ -75,7 +75,7 @@ struct BpeTokenizer::Worker {
     BpeModel::Scratch scratch;
 };
 
-// A worker taken from those at rest, or a new one; goes back at the end.
+// An idle worker, or a new one. It becomes idle again at the end.
 class BpeTokenizer::Lease {
   public:
     explicit Lease(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {
@@ -200,7 +200,7 @@ std::vector<uint32_t> BpeTokenizer::encode_parallel(std::string_view text, Speci
         return ids;
     }
 
-    // Each piece is a run of parts; long plain parts are cut where their words are the same.
+    // Each piece is a run of parts. Long plain parts are cut at places that change no word.
     std::vector<TextPart> cut;
     std::vector<size_t> piece_begins = {0};
     size_t piece_bytes = 0;

@@ -1,10 +1,10 @@
-// A byte-level BPE tokenizer, wherever its vocabulary comes from (tokenizer_json.h, tokenizer_gguf.h).
+// A byte-level BPE tokenizer. tokenizer_json.h and tokenizer_gguf.h read its vocabulary.
 //
-// Meaning: ids are those of Hugging Face's `tokenizers` for every text that is valid UTF-8. The steps: added tokens are
-// cut out, the rest is brought into Unicode's normal form where the vocabulary asks for it, cut into words, and each
-// word's bytes are merged. A byte that is no valid UTF-8 ends the text before it and becomes its own token.
-// decode() gives the text back as it was, except: the normal form stays, white space that a token takes with it is
-// gone, and bytes that the vocabulary has no token for are dropped (description() says so when there are any).
+// Meaning: ids are those of Hugging Face's `tokenizers` for every text that is valid UTF-8. Added tokens are cut out
+// first. The rest is brought into Unicode's normal form if the vocabulary asks for it, then cut into words, whose bytes
+// are merged. A byte that is not valid UTF-8 ends the text before it and becomes its own token.
+// decode() gives the text back, with three exceptions. The normal form stays. White space that a token took is lost.
+// Bytes without a token are dropped; description() says so when the vocabulary lacks any.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace slab::data {
 
-// Everything that a file says about its tokenizer.
+// A tokenizer as a file describes it.
 struct BpeTokenizerParts {
     std::string source;  // the file, for errors and description()
     BpeVocabulary vocabulary;
@@ -26,14 +26,14 @@ struct BpeTokenizerParts {
     PreTokenizerKind pre_tokenizer = PreTokenizerKind::gpt2;
     bool nfc = false;  // text is brought into Unicode's normal form C
     std::optional<uint32_t> bos, eos;
-    std::string eos_from;  // the file that names eos, when it is none of the tokenizer's own
+    std::string eos_from;  // the model's file that names eos; "" when a tokenizer's file does
     bool adds_bos = false;
     std::string chat_template;
 };
 
 class BpeTokenizer final : public Tokenizer {
   public:
-    // Throws std::runtime_error when the parts contradict each other.
+    // Throws UserError when the parts contradict each other.
     explicit BpeTokenizer(BpeTokenizerParts parts);
     ~BpeTokenizer() override;
 
@@ -69,7 +69,7 @@ class BpeTokenizer final : public Tokenizer {
     bool adds_bos_;
     std::string chat_template_;
 
-    // Workers at rest. What they remember of earlier words makes them fast and changes no id.
+    // Idle workers. Their cache of earlier words makes them fast and changes no id.
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Worker>> workers_;
 };

@@ -1,4 +1,4 @@
-// Bytes to ids and back. The one thing to keep right: a char may be signed, an id never is.
+// Bytes to ids and back. A char may be signed and an id never is, so each goes through unsigned char.
 #include "data/tokenizer/byte_tokenizer.h"
 
 namespace slab::data {

@@ -1,6 +1,6 @@
-// The byte-level tokenizer: ids 0 to 255 are the bytes themselves, 256 ends a text and separates documents, 257 to 259
-// are unused, so that the vocabulary is a round 260. It knows no characters: UTF-8 passes through byte by byte, and
-// decode(encode(text)) == text for every string of bytes whatever.
+// The byte-level tokenizer. Ids 0 to 255 are the bytes themselves; 256 ends a text and separates documents; 257 to 259
+// are unused and make the vocabulary a round 260. It knows no characters: UTF-8 passes byte by byte, and
+// decode(encode(text)) == text for every string of bytes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Nearly all text is in normal form C already, and a look at each character shows it. Only between characters before
-// which nothing can change is a stretch taken apart, put in order and composed; so the cost of odd text is its own.
+// Nearly all text is in normal form C already, which a look at each character shows. Only a stretch that may change is
+// decomposed, ordered and composed. It lies between two boundaries: characters before which nothing can change.
 #include "data/tokenizer/nfc.h"
 
 #include <algorithm>
@@ -101,7 +101,8 @@ void append_normal(std::string_view stretch, std::vector<Mark>& marks, std::stri
         at = std::find_if(begin, marks.end(), is_start);
         std::stable_sort(begin, at, [](const Mark& a, const Mark& b) { return a.combining_class < b.combining_class; });
     }
-    // Each character joins the last one of class 0, unless one that stays lies between and has its class or a higher.
+    // Each character composes with the last one of class 0, unless a remaining one between has the same or a higher
+    // class.
     size_t kept = 0, start = 0;
     bool has_start = false;
     for (const Mark mark : marks) {
@@ -128,8 +129,8 @@ void append_normal(std::string_view stretch, std::vector<Mark>& marks, std::stri
 bool to_nfc(std::string_view text, std::string& normal_form) {
     std::string normal;
     std::vector<Mark> marks;
-    size_t copied = 0;    // what lies before is in `normal_form`
-    size_t boundary = 0;  // the last place before which nothing changes, whatever comes
+    size_t copied = 0;    // text before it is in `normal_form` already
+    size_t boundary = 0;  // the last place before which nothing can change any more
     bool same = true;
     for (size_t at = 0; at < text.size();) {
         if (static_cast<unsigned char>(text[at]) < 0x80) {

@@ -7,8 +7,8 @@
 
 namespace slab::data {
 
-// True when `text` is in normal form C. Else false, and `normal_form` is the text's. Bytes that are no valid UTF-8 stay
-// and separate what is before from what is after.
+// True when `text` is in normal form C. Else false, with the text's normal form in `normal_form`. Bytes that are not
+// valid UTF-8 stay, and the texts on their two sides do not combine.
 bool to_nfc(std::string_view text, std::string& normal_form);
 
 }  // namespace slab::data

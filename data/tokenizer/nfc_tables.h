@@ -1,4 +1,4 @@
-// What normal form C knows of characters; Hangul syllables are computed instead.
+// Unicode's data for normal form C. Hangul syllables are computed instead.
 //
 // Written by dev/reference/make_nfc_tables.py from Unicode's data as `tokenizers` has them. Sorted by character.
 #pragma once

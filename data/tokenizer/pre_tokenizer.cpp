@@ -1,7 +1,7 @@
-// The patterns are written in PCRE2's terms, not copied as strings from tokenizer.json: its "\s" also holds U+180E,
-// which Hugging Face's engine (Oniguruma) does not take for a space, and the letters and digits that Unicode added
-// after version 14 are named here, so that ids do not depend on the age of the installed PCRE2. Every alternative is
-// linear in what it reads, so no text is slow.
+// The patterns are written for PCRE2, not copied as strings from tokenizer.json. PCRE2's "\s" also contains U+180E,
+// which is no space in Hugging Face's engine (Oniguruma). Letters and digits that Unicode added after version 14 are
+// listed here, so that ids do not depend on the age of the installed PCRE2. Every alternative is linear in its input,
+// so no text is slow.
 #include "data/tokenizer/pre_tokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -11,13 +11,14 @@
 #include <array>
 #include <stdexcept>
 
+#include "data/base/error.h"
 #include "data/base/utf8.h"
 #include "data/tokenizer/ascii_words.h"
 
 namespace slab::data {
 namespace {
 
-// What stands between [ and ] for a letter, a number, white space.
+// The insides of [...] for a letter, a number, white space.
 const std::string letter =
     R"(\p{L}\x{1c89}-\x{1c8a}\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc}\x{105c0}-\x{105f3}\x{10d4a}-\x{10d65}\x{10d6f}-\x{10d85})"
     R"(\x{10ec2}-\x{10ec4}\x{1123f}-\x{11240}\x{11380}-\x{11389}\x{1138b}\x{1138e}\x{11390}-\x{113b5}\x{113b7}\x{113d1})"
@@ -27,19 +28,20 @@ const std::string letter =
 const std::string number =
     R"(\p{N}\x{10d40}-\x{10d49}\x{116d0}-\x{116e3}\x{11bf0}-\x{11bf9}\x{11f50}-\x{11f59}\x{16130}-\x{16139})"
     R"(\x{16d70}-\x{16d79}\x{1ccf0}-\x{1ccf9}\x{1d2c0}-\x{1d2d3}\x{1e4f0}-\x{1e4f9}\x{1e5f1}-\x{1e5fa})";
-// SmolLM's digits are found by another library, which knows Unicode 17.
+// Another library finds SmolLM's digits, with Unicode 17.
 const std::string newer_number = R"(\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6})";
 const std::string space = R"(\t-\r\x20\x{85}\p{Z})";
 
 std::string pattern_of(PreTokenizerKind kind) {
     const std::string other = "[^" + space + letter + number + "]";
     const std::string contraction = "'(?:[stmd]|re|ve|ll)";
-    // White space before a word leaves its last character to it.
+    // The last character of white space before a word belongs to the word.
     const std::string spaces = "[" + space + "]+(?![^" + space + "])|[" + space + "]+";
     if (kind == PreTokenizerKind::gpt2)
         return contraction + "|\\x20?[" + letter + "]++|\\x20?[" + number + "]++|\\x20?" + other + "++|" + spaces;
     if (kind == PreTokenizerKind::smollm) {
-        // Each digit is a text of its own, and so is what lies between digits: before one, white space ends a text.
+        // Each digit is a text of its own, and so is the text between digits: a digit ends white space like a text's
+        // end.
         const std::string digit = number + newer_number;
         return "[" + digit + "]|" + contraction + "|\\x20?[" + letter + "]++|\\x20?[^" + space + letter + digit +
                "]++|[" + space + "]+(?![^" + space + digit + "])|[" + space + "]+";
@@ -103,26 +105,25 @@ PreTokenizer::PreTokenizer(PreTokenizerKind kind) : kind_(kind), compiled_(std::
     compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                                     PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
     if (compiled_->code == nullptr)
-        throw std::runtime_error("the installed PCRE2 does not compile the " + std::string(name_of(kind)) +
-                                 " pre-tokenizer: " + pcre2_message(error) +
-                                 ". Hint: it must be built with Unicode support.");
-    // Without JIT (some processors, some hardened systems) matching is slower and gives the same.
+        throw UserError({.subject = std::string(name_of(kind)) + " pre-tokenizer",
+                         .given = "the installed PCRE2 does not compile it: " + pcre2_message(error),
+                         .hint = "PCRE2 must be built with Unicode support"});
+    // Without JIT (some processors, some hardened systems) matching is slower, with the same result.
     compiled_->jit = pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE) == 0;
 }
 
 PreTokenizer::~PreTokenizer() = default;
 
-// Why a cut is safe. Words are found from left to right and no pattern looks behind, so the words right of a cut are
-// the same as soon as no word of the whole text lies across it; and those left of it are, unless the one that looks
-// ahead ("(?!...)" after white space) saw the other side. Two places are taken:
-//   1. before a space that follows something other than white space. In all four patterns a space stands at a word's
-//      beginning or within white space alone, so no word lies across; and the word on the left ends with no white
-//      space, so it is not the one that looks ahead.
-//   2. after a line feed that stands alone: neither side of it is white space. Whatever may follow a line feed in a
-//      word is white space, so no word lies across. The left part ends with the line feed, either as the tail of
-//      "[\r\n]*", which looks nowhere, or as a run of one character, which is one word whatever the look ahead says: it
-//      has nothing to leave.
-// Broken bytes and the text's ends count as something other than white space: words end there anyway.
+// Why a cut is safe. Words are found from left to right, and no pattern looks behind. So a cut changes no word on its
+// right if no word of the whole text lies across it. It changes none on its left unless the one alternative that looks
+// ahead ("(?!...)" after white space) saw the other side. Two places qualify:
+//   1. before a space that follows something other than white space. In all four patterns a space is at a word's
+//      beginning or within white space alone, so no word lies across. The word on the left ends in no white space, so
+//      it did not look ahead.
+//   2. after a lone line feed, with no white space on either side. Only white space follows a line feed within a word,
+//      so no word lies across. The left part ends with the line feed. There it is the tail of "[\r\n]*", which does
+//      not look ahead, or a run of one character, which is one word in any case.
+// Broken bytes and the text's ends do not count as white space: words end there anyway.
 size_t PreTokenizer::safe_cut(std::string_view text, size_t from) {
     for (size_t at = std::max<size_t>(from, 1); at < text.size(); ++at) {
         if (text[at] == ' ' && !blank_before(text, at)) return at;
@@ -149,7 +150,7 @@ WordScanner::WordScanner(const PreTokenizer& pre_tokenizer)
     memory_->match = pcre2_match_data_create(1, nullptr);
     memory_->context = pcre2_match_context_create(nullptr);
     if (memory_->match == nullptr || memory_->context == nullptr) throw std::bad_alloc();
-    // Steps are bounded by the text's length, not by a fixed number that a long run of spaces could reach.
+    // The text's length bounds the steps; a fixed limit could be reached by a long run of spaces.
     pcre2_set_match_limit(memory_->context, UINT32_MAX);
 }
 
@@ -168,10 +169,10 @@ size_t WordScanner::word_end_by_pattern(std::string_view text, size_t at) {
                                     memory_->context);
     const size_t end = found > 0 ? pcre2_get_ovector_pointer(memory_->match)[1] : at;
     if (end <= at)
-        throw std::runtime_error("the pre-tokenizer stopped at byte " + std::to_string(at) + " of a text of " +
-                                 std::to_string(text.size()) +
-                                 " bytes: " + (found < 0 ? pcre2_message(found) : "an empty match") +
-                                 ". Hint: a very long run of one kind of character may be broken into lines.");
+        throw UserError({.given = "the pre-tokenizer stopped at byte " + std::to_string(at) + " of a text of " +
+                                  std::to_string(text.size()) +
+                                  " bytes: " + (found < 0 ? pcre2_message(found) : "an empty match"),
+                         .hint = "a very long run of one kind of character may be broken into lines"});
     return end;
 }
 

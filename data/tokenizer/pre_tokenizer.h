@@ -1,7 +1,7 @@
-// Cuts text into words, the pieces within which BPE merges: the regular expressions of GPT-2, Llama 3, Qwen2 and SmolLM
-// (which is GPT-2's after each digit was taken apart), through PCRE2.
+// Cuts text into words, the pieces within which BPE merges. PCRE2 matches the regular expressions of GPT-2, Llama 3,
+// Qwen2 and SmolLM (GPT-2's, after each digit was separated).
 //
-// Invariant: the words of a text, one after the other, are the text.
+// Invariant: the words of a text, in order, make up the text.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ enum class PreTokenizerKind { gpt2, llama3, qwen2, smollm };
 
 const char* name_of(PreTokenizerKind kind);  // "GPT-2", "Llama 3", ...
 
-// The kind whose regular expression, as tokenizer.json files have it, is `pattern`.
+// The kind with this regular expression, spelled as in tokenizer.json files. Nothing for any other.
 std::optional<PreTokenizerKind> kind_of_pattern(std::string_view pattern);
 
 // Immutable, so threads may share one; each has its own WordScanner.
@@ -29,10 +29,10 @@ class PreTokenizer {
 
     PreTokenizerKind kind() const { return kind_; }
 
-    // A position not before `from` where `text` may be cut and the two parts have, together, the words of the whole;
-    // text.size() when there is none. `text` may hold broken UTF-8, at whose bytes words end.
+    // The first place at or after `from` where a cut changes no word; text.size() when there is none. `text` may
+    // contain broken UTF-8, at whose bytes words end.
     static size_t safe_cut(std::string_view text, size_t from);
-    // Whether text[at - 1] is a line feed with no white space on either side, behind which text may be cut;
+    // Whether text[at - 1] is a line feed without white space on either side. Text may be cut after it.
     // 0 < at < text.size().
     static bool follows_lone_line_feed(std::string_view text, size_t at);
 
@@ -43,7 +43,7 @@ class PreTokenizer {
     std::unique_ptr<Compiled> compiled_;
 };
 
-// What one thread needs to match: PCRE2's working memory.
+// Finds words for one thread, with PCRE2's working memory.
 class WordScanner {
   public:
     explicit WordScanner(const PreTokenizer& pre_tokenizer);
@@ -53,7 +53,7 @@ class WordScanner {
 
     // End of the word that begins at text[at]. `text` is valid UTF-8; at < text.size(), at a character's beginning.
     size_t word_end(std::string_view text, size_t at);
-    // The same by the regular expression alone, without the short cut for ASCII.
+    // As word_end(), by the regular expression alone, without the fast path for ASCII.
     size_t word_end_by_pattern(std::string_view text, size_t at);
 
   private:

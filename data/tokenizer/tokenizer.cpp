@@ -1,11 +1,11 @@
-// Which tokenizer a path means.
+// Opens the tokenizer that a path names, by what lies there.
 #include "data/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <system_error>
 
 #include "data/base/checksum.h"
+#include "data/base/error.h"
 #include "data/gguf/gguf.h"
 #include "data/tokenizer/byte_tokenizer.h"
 #include "data/tokenizer/tokenizer_gguf.h"
@@ -37,17 +37,21 @@ std::unique_ptr<Tokenizer> open_tokenizer(const fs::path& from) {
     std::error_code error;
     const bool directory = fs::is_directory(from, error);
     if (!directory && !fs::exists(from, error))
-        throw std::runtime_error(from.string() + ": no such file or directory, wanted a tokenizer. Hint: give a " +
-                                 "Hugging Face directory, its tokenizer.json, a .gguf file, or the word bytes.");
+        throw UserError({.subject = from.string(),
+                         .given = "no such file or directory",
+                         .wanted = "a tokenizer",
+                         .hint = "give a Hugging Face directory, its tokenizer.json, a .gguf file, or the word bytes"});
     const fs::path file = directory ? from / "tokenizer.json" : from;
     if (directory && !fs::exists(file, error)) {
-        const char* hint =
-            " Hint: with transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one.";
+        const char* const hint =
+            "with transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one";
         for (const char* other : {"tokenizer.model", "spiece.model", "vocab.txt", "vocab.json"})
             if (fs::exists(from / other, error))
-                throw std::runtime_error(from.string() + ": has " + other +
-                                         " but no tokenizer.json, wanted the latter." + hint);
-        throw std::runtime_error(from.string() + ": has no tokenizer.json." + hint);
+                throw UserError({.subject = from.string(),
+                                 .given = std::string("has ") + other + " but no tokenizer.json",
+                                 .wanted = "the latter",
+                                 .hint = hint});
+        throw UserError({.subject = from.string(), .given = "has no tokenizer.json", .hint = hint});
     }
     if (is_gguf_file(file)) return open_tokenizer_gguf(GgufFile(file));
     return open_tokenizer_json(file);

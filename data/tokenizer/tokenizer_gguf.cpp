@@ -1,22 +1,24 @@
-// A GGUF file's vocabulary is a list of spellings by id, each with a type; special tokens are among them.
+// A GGUF file's vocabulary is a list of spellings by id, each with a type. Special tokens are among them.
 #include "data/tokenizer/tokenizer_gguf.h"
 
-#include <stdexcept>
-
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 
 namespace slab::data {
 namespace {
 
-// llama.cpp's numbers. Others (unknown, byte) are ordinary here.
+// llama.cpp's numbers. Tokens of other types (unknown, byte) are ordinary here.
 enum TokenType : int64_t { control = 3, user_defined = 4, unused = 5 };
 
-[[noreturn]] void fail(const GgufFile& file, const std::string& what) {
-    throw std::runtime_error(file.path().string() + ": " + what);
+constexpr char kOwnTokensHint[] = "make token files with the model's own tokenizer, in llm.c's format";
+
+[[noreturn]] void fail(const GgufFile& file, ErrorText error) {
+    error.subject = file.path().string();
+    throw UserError(error);
 }
 
-// Files from before 2024-04-29 name none ("default" or no key at all); then the architecture tells, where it can.
+// Files from before 2024-04-29 name no pre-tokenizer ("default" or no key at all); then the architecture may tell.
 PreTokenizerKind pre_tokenizer_of(const GgufFile& file, size_t tokens) {
     const std::string name = file.text("tokenizer.ggml.pre", "default");
     if (name == "gpt-2") return PreTokenizerKind::gpt2;
@@ -30,19 +32,19 @@ PreTokenizerKind pre_tokenizer_of(const GgufFile& file, size_t tokens) {
         if (architecture == "qwen2" || architecture == "qwen3") return PreTokenizerKind::qwen2;
         if (architecture == "llama" && tokens == llama3_tokens) return PreTokenizerKind::llama3;
     }
-    fail(file,
-         "tokenizer.ggml.pre is " + quote(name) +
-             (name == "default" ? " with architecture " + quote(architecture) : "") +
-             ", which is not implemented. Wanted: gpt-2, llama-bpe, qwen2 or smollm. Hint: convert the model again " +
-             "with a recent llama.cpp, or make token files with the model's own tokenizer, in llm.c's format.");
+    fail(file, {.given = "tokenizer.ggml.pre is " + quote(name) +
+                         (name == "default" ? " with architecture " + quote(architecture) : "") +
+                         ", which is not implemented",
+                .wanted = "gpt-2, llama-bpe, qwen2 or smollm",
+                .hint = std::string("convert the model again with a recent llama.cpp, or ") + kOwnTokensHint});
 }
 
 std::optional<uint32_t> token_id(const GgufFile& file, const char* key, size_t tokens) {
     if (!file.has(key)) return {};
     const int64_t id = file.integer(key);
     if (id < 0 || static_cast<uint64_t>(id) >= tokens)
-        fail(file, std::string(key) + " is " + std::to_string(id) + ", wanted one of the " + std::to_string(tokens) +
-                       " tokens");
+        fail(file, {.given = std::string(key) + " is " + std::to_string(id),
+                    .wanted = "one of the " + std::to_string(tokens) + " tokens"});
     return static_cast<uint32_t>(id);
 }
 
@@ -51,16 +53,19 @@ std::optional<uint32_t> token_id(const GgufFile& file, const char* key, size_t t
 std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
     const std::string model = file.text("tokenizer.ggml.model", "none");
     if (model != "gpt2")
-        fail(file, "tokenizer.ggml.model is " + quote(model) + ", which is not implemented. Wanted: gpt2, byte-level " +
-                       "BPE. Hint: make token files with the model's own tokenizer, in llm.c's format.");
+        fail(file, {.given = "tokenizer.ggml.model is " + quote(model) + ", which is not implemented",
+                    .wanted = "gpt2, byte-level BPE",
+                    .hint = kOwnTokensHint});
     const auto* tokens = file.texts("tokenizer.ggml.tokens");
     const auto* merges = file.texts("tokenizer.ggml.merges");
     const auto* types = file.integers("tokenizer.ggml.token_type");
-    if (tokens == nullptr || tokens->empty()) fail(file, "has no tokenizer.ggml.tokens, wanted the vocabulary");
-    if (merges == nullptr) fail(file, "has no tokenizer.ggml.merges, wanted those of the vocabulary");
+    if (tokens == nullptr || tokens->empty())
+        fail(file, {.given = "has no tokenizer.ggml.tokens", .wanted = "the vocabulary"});
+    if (merges == nullptr) fail(file, {.given = "has no tokenizer.ggml.merges", .wanted = "those of the vocabulary"});
     if (types != nullptr && types->size() != tokens->size())
-        fail(file, "tokenizer.ggml.token_type has " + std::to_string(types->size()) + " entries for " +
-                       std::to_string(tokens->size()) + " tokens, wanted one each");
+        fail(file, {.given = "tokenizer.ggml.token_type has " + std::to_string(types->size()) + " entries for " +
+                             std::to_string(tokens->size()) + " tokens",
+                    .wanted = "one each"});
 
     BpeTokenizerParts parts;
     parts.source = file.path().string();
@@ -81,8 +86,9 @@ std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
     for (const std::string& merge : *merges) {
         const auto halves = split_merge(merge);
         if (!halves)
-            fail(file, "tokenizer.ggml.merges: entry " + std::to_string(parts.vocabulary.merges.size()) + " is " +
-                           quote(merge) + ", wanted two tokens with a space between");
+            fail(file, {.given = "tokenizer.ggml.merges: entry " + std::to_string(parts.vocabulary.merges.size()) +
+                                 " is " + quote(merge),
+                        .wanted = "two tokens with a space between"});
         parts.vocabulary.merges.push_back(*halves);
     }
     const bool add_bos = file.boolean("tokenizer.ggml.add_bos_token", parts.pre_tokenizer == PreTokenizerKind::llama3);

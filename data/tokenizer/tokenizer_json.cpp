@@ -1,13 +1,13 @@
-// Each part of the file is read by one function below, in the order in which text passes through them. A key that is
-// missing has the default that `tokenizers` gives it.
+// One function reads each part of the file, in the order in which text passes through the parts. A missing key has the
+// default that `tokenizers` gives it.
 #include "data/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
 #include <system_error>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 #include "data/base/json_file.h"
 #include "data/tokenizer/bpe_tokenizer.h"
@@ -19,53 +19,57 @@ namespace {
 
 const json null_value;
 
-// One file's JSON with its name, so that every complaint can say where it is from.
+// Reads one file's JSON. Errors name the file.
 struct Reader {
     std::string path;
 
-    [[noreturn]] void fail(const std::string& what) const { throw std::runtime_error(path + ": " + what); }
+    [[noreturn]] void fail(const std::string& given, const std::string& wanted, const std::string& hint = "") const {
+        throw UserError({.subject = path, .given = given, .wanted = wanted, .hint = hint});
+    }
+    [[noreturn]] void fail_key(const char* key, const std::string& given, const std::string& wanted) const {
+        fail("\"" + std::string(key) + "\" is " + given, wanted);
+    }
     [[noreturn]] void refuse(const std::string& what) const {
-        fail(what +
-             " is not implemented. Wanted: byte-level BPE with the pre-tokenizer of GPT-2, Llama 3, Qwen2 or SmolLM. "
-             "Hint: make token files with the model's own tokenizer, in llm.c's format.");
+        fail(what + " is not implemented", "byte-level BPE with the pre-tokenizer of GPT-2, Llama 3, Qwen2 or SmolLM",
+             "make token files with the model's own tokenizer, in llm.c's format");
     }
     const json& value(const json& object, const char* key) const {
-        if (!object.is_object())
-            fail("found " + shown(object) + " where an object with the key \"" + key + "\" belongs");
+        if (!object.is_object()) fail("found " + shown(object), "an object with the key \"" + std::string(key) + "\"");
         const auto found = object.find(key);
         return found == object.end() ? null_value : *found;
     }
     const std::string& text(const json& object, const char* key) const {
         const json& found = value(object, key);
-        if (!found.is_string()) fail("\"" + std::string(key) + "\" is " + shown(found) + ", wanted text");
+        if (!found.is_string()) fail_key(key, shown(found), "text");
         return found.get_ref<const std::string&>();
     }
     bool flag(const json& object, const char* key, bool fallback) const {
         const json& found = value(object, key);
         if (found.is_null()) return fallback;
-        if (!found.is_boolean()) fail("\"" + std::string(key) + "\" is " + shown(found) + ", wanted true or false");
+        if (!found.is_boolean()) fail_key(key, shown(found), "true or false");
         return found.get<bool>();
     }
     const json& list(const json& object, const char* key) const {
         const json& found = value(object, key);
-        if (!found.is_array()) fail("\"" + std::string(key) + "\" is " + shown(found) + ", wanted a list");
+        if (!found.is_array()) fail_key(key, shown(found), "a list");
         return found;
     }
     uint32_t id(const json& found, const std::string& whose) const {
         if (!found.is_number_unsigned() || found.get<uint64_t>() > UINT32_MAX - 1)
-            fail("the id of " + whose + " is " + shown(found) + ", wanted a whole number of 0 or more, in 32 bits");
+            fail("the id of " + whose + " is " + shown(found), "a whole number of 0 or more, in 32 bits");
         return found.get<uint32_t>();
     }
 };
 
-// A file's ids need not be without gaps, but a list by id must not be far longer than the file.
+// Ids may have gaps, but a list by id must not be far longer than the file.
 void check_largest_id(const Reader& reader, uint64_t largest, size_t tokens) {
     if (largest >= 4 * tokens + 1024)
-        reader.fail("has a token with the id " + std::to_string(largest) + " but only " + std::to_string(tokens) +
-                    " tokens, wanted ids nearly without gaps");
+        reader.fail(
+            "has a token with the id " + std::to_string(largest) + " but only " + std::to_string(tokens) + " tokens",
+            "ids nearly without gaps");
 }
 
-// The views in `merges` are into `model`, which must stay.
+// The merges are views into `model`, which must outlive them.
 void read_model(const Reader& reader, const json& model, BpeVocabulary& out) {
     const json& type = reader.value(model, "type");
     if (type != "BPE" && !(type.is_null() && model.contains("merges"))) reader.refuse("model of type " + shown(type));
@@ -80,7 +84,7 @@ void read_model(const Reader& reader, const json& model, BpeVocabulary& out) {
 
     const json& vocabulary = reader.value(model, "vocab");
     if (!vocabulary.is_object() || vocabulary.empty())
-        reader.fail("\"vocab\" is " + shown(vocabulary) + ", wanted an object of tokens and ids");
+        reader.fail_key("vocab", shown(vocabulary), "an object of tokens and ids");
     uint32_t largest = 0;
     for (const auto& [spelling, id] : vocabulary.items())
         largest = std::max(largest, reader.id(id, "token " + quote(spelling)));
@@ -89,22 +93,23 @@ void read_model(const Reader& reader, const json& model, BpeVocabulary& out) {
     for (const auto& [spelling, id] : vocabulary.items()) {
         std::string& place = out.spellings[id.get<uint32_t>()];
         if (!place.empty())
-            reader.fail("the tokens " + quote(place) + " and " + quote(spelling) + " have the same id " + shown(id));
+            reader.fail("the tokens " + quote(place) + " and " + quote(spelling) + " have the same id " + shown(id),
+                        "one id for each");
         place = spelling;
     }
 
     const json& merges = reader.list(model, "merges");
     out.merges.reserve(merges.size());
     for (const json& merge : merges) {
-        // Either "a b" or ["a", "b"]; the second since a part may hold a space.
+        // Either "a b" or ["a", "b"], which allows a space in a part.
         if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
             out.merges.emplace_back(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>());
             continue;
         }
         const auto halves = merge.is_string() ? split_merge(merge.get_ref<const std::string&>()) : std::nullopt;
         if (!halves)
-            reader.fail("merge " + std::to_string(out.merges.size()) + " is " + shown(merge) +
-                        ", wanted \"a b\" or [\"a\", \"b\"]");
+            reader.fail("merge " + std::to_string(out.merges.size()) + " is " + shown(merge),
+                        "\"a b\" or [\"a\", \"b\"]");
         out.merges.push_back(*halves);
     }
 
@@ -159,7 +164,7 @@ std::vector<AddedToken> read_added(const Reader& reader, const json& document, c
     std::vector<AddedToken> tokens;
     const json& list = reader.value(document, "added_tokens");
     if (list.is_null()) return tokens;
-    if (!list.is_array()) reader.fail("\"added_tokens\" is " + shown(list) + ", wanted a list");
+    if (!list.is_array()) reader.fail_key("added_tokens", shown(list), "a list");
     for (const json& entry : list) {
         AddedToken token;
         token.text = reader.text(entry, "content");
@@ -173,13 +178,14 @@ std::vector<AddedToken> read_added(const Reader& reader, const json& document, c
         if (token.id < vocabulary.spellings.size() && !vocabulary.spellings[token.id].empty() &&
             vocabulary.spellings[token.id] != token.text)
             reader.fail("the added token " + quote(token.text) + " and the token " +
-                        quote(vocabulary.spellings[token.id]) + " have the same id " + std::to_string(token.id));
+                            quote(vocabulary.spellings[token.id]) + " have the same id " + std::to_string(token.id),
+                        "one id for each");
         tokens.push_back(std::move(token));
     }
     return tokens;
 }
 
-// Only its effect on bytes matters, so anything that does not decode as ByteLevel does is refused.
+// Refuses a decoder that does not decode as ByteLevel does.
 void check_decoder(const Reader& reader, const json& decoder) {
     if (decoder.is_null()) return;
     const std::string& type = reader.text(decoder, "type");
@@ -188,7 +194,7 @@ void check_decoder(const Reader& reader, const json& decoder) {
     for (const json& step : reader.list(decoder, "decoders")) check_decoder(reader, step);
 }
 
-// The special token that the post-processor puts before a text, if it does.
+// The special token, if any, that the post-processor puts before a text.
 std::optional<std::string> first_of_template(const Reader& reader, const json& processor) {
     if (processor.is_null()) return {};
     const std::string& type = reader.text(processor, "type");
@@ -213,16 +219,16 @@ std::optional<uint32_t> id_of_text(const BpeTokenizerParts& parts, const std::st
     return static_cast<uint32_t>(found - spellings.begin());
 }
 
-// A token as the config files name it: text, or an object with "content"; null when there is none.
+// The id of a token that a config file names, as text or as an object with "content". Nothing for null.
 std::optional<uint32_t> named_token(const Reader& reader, const json& config, const char* key,
                                     BpeTokenizerParts& parts) {
     const json& value = reader.value(config, key);
     if (value.is_null()) return {};
     const std::string& text = value.is_object() ? reader.text(value, "content") : reader.text(config, key);
     const auto id = id_of_text(parts, text);
-    if (!id) reader.fail("\"" + std::string(key) + "\" is " + quote(text) + ", which is no token of " + parts.source);
+    if (!id) reader.fail_key(key, quote(text), "a token of " + parts.source);
     const auto same_id = [&](const AddedToken& token) { return token.id == *id; };
-    if (std::none_of(parts.added.begin(), parts.added.end(), same_id))  // transformers makes it a special token then
+    if (std::none_of(parts.added.begin(), parts.added.end(), same_id))  // as in transformers it becomes a special token
         parts.added.push_back({.text = text, .id = *id, .special = true});
     return id;
 }
@@ -236,7 +242,7 @@ std::string chat_template_in(const Reader& reader, const json& config) {
     return "";
 }
 
-// What stands in the files beside tokenizer.json.
+// Reads the files beside tokenizer.json.
 void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::optional<bool>& add_bos) {
     std::error_code error;
     for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
@@ -253,9 +259,9 @@ void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::o
     if (fs::exists(jinja, error)) parts.chat_template = InputFile(jinja).read_all("a chat template", kMaxJsonBytes);
 }
 
-// The end of text where the tokenizer's own files name none (stock GPT-2: tokenizer_config.json has a length alone):
-// what generation stops at by the model's files. Of a list the first, which the published ones have the end of text in.
-// These files are about more than tokens, so what is no id of the vocabulary counts as none.
+// Takes the end of text from the model's files where the tokenizer's own name none, as stock GPT-2's do. Of a list the
+// first entry counts, which is the end of text in published models. These files describe more than tokens, so a value
+// that is no id of the vocabulary counts as none.
 void read_model_end(const fs::path& directory, BpeTokenizerParts& parts) {
     std::error_code error;
     for (const char* name : {"config.json", "generation_config.json"}) {
@@ -272,7 +278,7 @@ void read_model_end(const fs::path& directory, BpeTokenizerParts& parts) {
         if (!is_added && (id >= spellings.size() || spellings[id].empty())) continue;
         parts.eos = static_cast<uint32_t>(id);
         parts.eos_from = name;
-        if (!is_added)  // as a token that the tokenizer's files name
+        if (!is_added)  // as above: a named token is a special one
             parts.added.push_back({.text = spellings[id], .id = *parts.eos, .special = true});
     }
 }
@@ -295,7 +301,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const fs::path& path) {
     if (!parts.eos) read_model_end(path.parent_path(), parts);
     if (const auto first = first_of_template(reader, reader.value(document, "post_processor"))) {
         const auto id = id_of_text(parts, *first);
-        if (!id) reader.fail("the post-processor puts " + quote(*first) + " first, which is no token");
+        if (!id) reader.fail("the post-processor puts " + quote(*first) + " first", "a token there");
         if (!parts.bos) parts.bos = id;
         parts.adds_bos = parts.bos == id;
     } else {

@@ -1,8 +1,8 @@
-// tokenizer.json, the file of Hugging Face's `tokenizers`, with what stands beside it in tokenizer_config.json,
-// special_tokens_map.json and chat_template.jinja, and the end of text of config.json where those name none (format:
-// huggingface.co/docs/tokenizers; what is read of it here was checked against `tokenizers` 0.23).
+// tokenizer.json, the file of Hugging Face's `tokenizers` (format: huggingface.co/docs/tokenizers; checked against
+// version 0.23). Beside it tokenizer_config.json, special_tokens_map.json and chat_template.jinja are read. Where those
+// name no end of text, config.json's counts.
 //
-// Read is byte-level BPE as GPT-2, Llama 3, Qwen2 and SmolLM have it. Whatever else would change an id is refused by
+// It reads byte-level BPE as in GPT-2, Llama 3, Qwen2 and SmolLM. Anything else that would change an id is refused by
 // name: another kind of model, normalizer or pre-tokenizer, byte_fallback, dropout, single_word.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace slab::data {
 
-// Throws std::runtime_error naming the file and what in it is wrong or not implemented.
+// Throws UserError naming the file and the part that is wrong or not implemented.
 std::unique_ptr<Tokenizer> open_tokenizer_json(const std::filesystem::path& path);
 
 }  // namespace slab::data

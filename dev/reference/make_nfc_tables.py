@@ -88,7 +88,7 @@ def main(path):
     uncertain |= {second: 1 for _, _, second, composes in table if composes}
     uncertain |= dict.fromkeys([*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)], 1)  # Hangul vowels and finals
     with open(path, "w", encoding="utf-8") as out:
-        out.write(f"""// What normal form C knows of characters; Hangul syllables are computed instead.
+        out.write(f"""// Unicode's data for normal form C. Hangul syllables are computed instead.
 //
 // Written by dev/reference/make_nfc_tables.py from Unicode's data as `tokenizers` has them. Sorted by character.
 #pragma once

@@ -1,5 +1,5 @@
-// Conversations against transformers' apply_chat_template (chat_cases.json, written by dev/reference/check_chat.py):
-// the text of each, and ids and loss mask where the two mean the same (the script says where they do not).
+// Conversations against transformers' apply_chat_template (chat_cases.json, written by dev/reference/check_chat.py).
+// Texts are compared, and ids and loss mask where the two agree by design; the script says where they do not.
 #include <doctest/doctest.h>
 
 #include <initializer_list>

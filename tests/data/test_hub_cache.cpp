@@ -1,4 +1,4 @@
-// Models by name: found where the hub's own tools put them, whatever variables say where that is, and never outside.
+// Models by name: found in the cache of the hub's own tools, wherever variables put it, and never outside of it.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The variables that decide, all unset but for those given; as they were at the end.
+// Unsets all variables that decide, sets those given, and restores all at the end.
 class Variables {
   public:
     explicit Variables(const std::map<std::string, std::string>& values) {
@@ -74,7 +74,7 @@ TEST_SUITE("cpu") {
         CHECK(find_model("--base-model", dir.path) == dir.path);
         fs::create_directories(dir.path / "here");
         CHECK(find_model("--base-model", (dir.path / "here").string()) == dir.path / "here");
-        // What cannot be looked at, for want of permission or here for a loop of links, is not said to be missing.
+        // A path that cannot be examined (here a loop of links) is not reported as missing.
         fs::create_symlink("config.json", dir.path / "here" / "config.json");
         const std::string unreachable = error_of([&] { config_path(dir.path / "here"); });
         CHECK(has(unreachable, "config.json cannot be looked at: "));

@@ -1,5 +1,5 @@
-// Packed equals unpacked: the same records, one a row and several a row, give the same loss and gradients, in models
-// with rotary and with learned positions. So nothing of a record's neighbours in its row reaches it.
+// Packed equals unpacked: the same records, one or several a row, give the same loss and gradients, in models with
+// rotary and with learned positions. So a record's neighbours in its row do not affect it.
 #include <doctest/doctest.h>
 
 #include "data/prepare.h"
@@ -65,7 +65,7 @@ TEST_SUITE("cpu") {
                 }
                 CHECK(std::abs(losses[0] - losses[1]) < 1e-5);
                 CHECK(norm_error(gradients[0], gradients[1]) < 1e-5);
-                // And the comparison would see a neighbour: without the boundaries the loss is another.
+                // The comparison would notice a neighbour: without the boundaries the loss differs.
                 for (auto& batch : packed) batch.doc_start.clear();
                 CHECK(std::abs(evaluate(run, packed) - losses[1]) > 1e-4);
             }

@@ -1,5 +1,5 @@
-// From records to rows: the tokens and marks of every kind written down by hand, chat templates, packing, and what is
-// cut, left out or held out. Text as a stream: the same tokens however it is cut for encoding.
+// From records to rows: tokens and marks of every kind against ones written by hand, chat templates, packing, and
+// records that are cut, left out or held out. Text as a stream: the same tokens however it is cut for encoding.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ TokenFile rows_of(const PreparedRecords& records, const std::vector<bool>& held_
     return TokenFile("rows", std::move(memory));
 }
 
-// Everything of a file: '|' before a document, targets in [[ ]].
+// A file as text: '|' before a document, targets in [[ ]].
 std::string marked(const TokenFile& file, const Tokenizer& tokenizer) {
     std::string text;
     bool open = false;

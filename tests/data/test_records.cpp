@@ -1,4 +1,4 @@
-// JSONL records: each kind with all that is allowed around it, and every mistake named with its line. (Broken files:
+// JSONL records: each kind with everything that is allowed around it, and every mistake with its line. (Broken files:
 // test_hostile_files.cpp.)
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -146,22 +146,22 @@ TEST_SUITE("cpu") {
             std::string line, part;
         };
         const std::vector<Mistake> mistakes = {
-            {"{}", "the record has no keys, wanted \"text\""},
-            {R"({"question": "q", "answer": "a"})", R"(has the keys "answer", "question", wanted "text")"},
+            {"{}", "the record has no keys; wanted \"text\""},
+            {R"({"question": "q", "answer": "a"})", R"(has the keys "answer", "question"; wanted "text")"},
             {R"({"text": "a", "prompt": "p", "completion": "c"})", "of two kinds (text; prompt and completion)"},
             {R"({"prompt": "p"})", R"(lacks "completion")"},
             {R"({"instruction": "p", "response": "r"})", R"(lacks "output")"},
             {R"({"input": "p", "output": "r"})", R"(lacks "instruction")"},
-            {R"({"text": 5})", R"("text" is 5, wanted a text)"},
+            {R"({"text": 5})", R"("text" is 5; wanted a text)"},
             {R"({"text": null})", R"("text" is null)"},
             {R"({"prompt": ["p"], "completion": "c"})", R"("prompt" is ["p"])"},
             {R"({"instruction": "i", "input": 3, "output": "c"})", R"("input" is 3)"},
-            {R"({"messages": "hello"})", R"("messages" is "hello", wanted a list)"},
+            {R"({"messages": "hello"})", R"("messages" is "hello"; wanted a list)"},
             {R"({"messages": [7]})", "message 1: it is 7"},
             {R"({"messages": [{"role": "user"}]})", R"(message 1: it has the keys "role")"},
             {R"({"messages": [{"from": "human", "value": "v"}]})", R"(message 1: it has the keys "from", "value")"},
             {R"({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]})",
-             R"(message 2: "role" is "tool", wanted system, user or assistant)"},
+             R"(message 2: "role" is "tool"; wanted system, user or assistant)"},
             {R"({"messages": [{"role": 1, "content": "a"}]})", R"("role" is 1)"},
             {R"({"messages": [{"role": "assistant", "content": null}]})", R"("content" is null)"},
             {R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]})", "image_url"},
@@ -169,7 +169,7 @@ TEST_SUITE("cpu") {
             {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]})", R"("text" is 1)"},
             {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})", "\"tool_calls\""},
             {R"({"messages": [{"role": "assistant", "content": "", "weight": 0}]})", R"("weight" is 0)"},
-            {R"({"messages": [], "tools": [{"name": "x"}]})", R"("tools" is [{"name":"x"}], wanted none)"},
+            {R"({"messages": [], "tools": [{"name": "x"}]})", R"("tools" is [{"name":"x"}]; wanted none)"},
             {"[{\"text\": \"a\"}]", "wanted a JSON object, {...}, on each line"},
             {"[", "is not valid JSON"},
             {"\"text\"", "wanted a JSON object"},
@@ -181,9 +181,9 @@ TEST_SUITE("cpu") {
             {"{\"text\": \"\xc3\"}", "is not valid JSON"},
             {"{\"text\": \"\xed\xa0\x80\"}", "is not valid JSON"},
             {R"({"text": "\ud800"})", "is not valid JSON"},
-            {std::string("{\"text\": \"a\0\"}", 13), "is 0, wanted JSON"},
+            {std::string("{\"text\": \"a\0\"}", 13), "is 0; wanted JSON"},
             {std::string(100000, '['), "nested deeper"},
-            {R"({"messages": [{"role": "user", "content": "u"}]})", R"(has "messages", wanted text as in line 1)"},
+            {R"({"messages": [{"role": "user", "content": "u"}]})", R"(has "messages"; wanted text as in line 1)"},
         };
         for (const Mistake& mistake : mistakes) {
             const std::string error = message("{\"text\": \"fine\"}\n\n" + mistake.line + "\n{\"text\": \"fine\"}\n");
@@ -192,7 +192,7 @@ TEST_SUITE("cpu") {
             CHECK(has(error, path.string() + ", line 3"));
             CHECK(has(error, mistake.part));
         }
-        CHECK(has(message(std::string("\xff\xfe{\0", 4)), "is UTF-16, wanted UTF-8"));
+        CHECK(has(message(std::string("\xff\xfe{\0", 4)), "is UTF-16; wanted UTF-8"));
         CHECK(has(error_of([&] { read_all(dir.path / "none.jsonl"); }), "none.jsonl: cannot be opened"));
         CHECK(has(error_of([&] { read_all(dir.path); }), "is a directory"));
     }

@@ -1,5 +1,4 @@
-// Token files and masks: both widths there and back, and every way in which a hostile or broken file must be refused,
-// each with an error that says where and what.
+// Token files and masks: both widths written and read back. Hostile and broken files are refused with place and cause.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -147,7 +146,7 @@ TEST_SUITE("cpu") {
         }
         CHECK(accepted == 0);
         put(path, whole + "x");
-        CHECK(has(reading_error(path), "at offset 1034: found 1 byte more, wanted 1034 bytes in all"));
+        CHECK(has(reading_error(path), "at offset 1034: found 1 byte more; wanted 1034 bytes in all"));
     }
 
     TEST_CASE("token file: lying headers") {
@@ -164,11 +163,11 @@ TEST_SUITE("cpu") {
         CHECK(has(message(20240801, 7, INT32_MAX), "8589935612 bytes in all"));
         CHECK(has(message(20240520, 1, -1), "at offset 8: found a count of -1"));
         CHECK(has(message(20240520, 1, INT32_MIN), "at offset 8: found a count of -2147483648"));
-        CHECK(has(message(20240520, 2, 5), "at offset 4: found version 2, wanted version 1 for magic 20240520"));
-        CHECK(has(message(20240520, 7, 5), "found version 7, wanted version 1"));
-        CHECK(has(message(20240801, 1, 5), "found version 1, wanted version 7"));
+        CHECK(has(message(20240520, 2, 5), "at offset 4: found version 2; wanted version 1 for magic 20240520"));
+        CHECK(has(message(20240520, 7, 5), "found version 7; wanted version 1"));
+        CHECK(has(message(20240801, 1, 5), "found version 1; wanted version 7"));
         CHECK(has(message(20240801, 7, 5), "1044 bytes in all"));
-        CHECK(has(message(0, 1, 5), "at offset 0: found magic 0, wanted magic 20240520 (uint16 tokens)"));
+        CHECK(has(message(0, 1, 5), "at offset 0: found magic 0; wanted magic 20240520 (uint16 tokens)"));
         const auto swapped = [](uint32_t word) { return static_cast<int32_t>(__builtin_bswap32(word)); };
         CHECK(has(message(swapped(20240520), swapped(1), swapped(5)), "magic 20240520 in big-endian byte order"));
         CHECK(has(message(swapped(20240801), swapped(7), swapped(5)), "magic 20240801 in big-endian byte order"));
@@ -194,12 +193,12 @@ TEST_SUITE("cpu") {
         CHECK(accepted == 0);
         CHECK(has(message(whole + "y"), "t.mask: at offset 1028: found 1 byte more"));
         CHECK(has(message(raw_file(0x6d626c73, 1, 3, std::string(3, '\1'))),
-                  "t.mask: at offset 8: found a count of 3, wanted the 4 tokens of " + path.string()));
+                  "t.mask: at offset 8: found a count of 3; wanted the 4 tokens of " + path.string()));
         CHECK(has(message(raw_file(0x6d626c73, 1, 5, std::string(5, '\1'))), "found a count of 5"));
         CHECK(has(message(raw_file(0x6d626c73, 1, -4, "")), "found a count of -4"));
-        CHECK(has(message(raw_file(0x6d626c73, 2, 4, "\1\1\1\1")), "found version 2, wanted version 1"));
+        CHECK(has(message(raw_file(0x6d626c73, 2, 4, "\1\1\1\1")), "found version 2; wanted version 1"));
         CHECK(has(message(raw_file(20240520, 1, 2, "\1\1\1\1")), "found the magic of a token file"));
-        CHECK(has(message(raw_file(0x6d626c73, 1, 4, "\1\1\4\1")), "at offset 1026: found mask byte 4, wanted 0 to 3"));
+        CHECK(has(message(raw_file(0x6d626c73, 1, 4, "\1\1\4\1")), "at offset 1026: found mask byte 4; wanted 0 to 3"));
         CHECK(has(message(raw_file(0x736c626d, 1, 4, "\1\1\1\1")), "in big-endian byte order"));
         fs::remove(mask);
         fs::create_symlink("nowhere", mask);
@@ -231,13 +230,13 @@ TEST_SUITE("cpu") {
         CHECK(message(3, bits).empty());
         CHECK(message(0, bits).empty());
         CHECK(message(6, bits).empty());
-        CHECK(has(message(-1, bits), "t.mask: at offset 12: found a row length of -1, wanted 0 (a stream) or more"));
+        CHECK(has(message(-1, bits), "t.mask: at offset 12: found a row length of -1; wanted 0 (a stream) or more"));
         CHECK(has(message(INT32_MIN, bits), "at offset 12: found a row length of -2147483648"));
         for (const int32_t other : {4, 5, 7, 8, INT32_MAX})
             CHECK(has(message(other, bits), "at offset 12: found a row length of " + std::to_string(other) +
-                                                ", wanted one that divides the 7 tokens less one"));
+                                                "; wanted one that divides the 7 tokens less one"));
         CHECK(has(message(2, bits),
-                  "at offset 1028: found mask byte 1, wanted 2 or 3: the header has a row length of 2"));
+                  "at offset 1028: found mask byte 1; wanted 2 or 3: the header has a row length of 2"));
         CHECK(has(message(3, std::string("\0\1\2\3\1\1\2", 7)), "at offset 1024: found mask byte 0"));
         CHECK(has(message(3, std::string("\2\1\2\3\1\1\1", 7)), "at offset 1030: found mask byte 1"));
         CHECK_THROWS_AS(TokenFileWriter(path, 100, false, 3), std::logic_error);
@@ -286,7 +285,7 @@ TEST_SUITE("cpu") {
     TEST_CASE("token file: a row's filling is a last document of one repeated token without a target") {
         const uint8_t start = kMaskDocumentStart, target = kMaskTarget;
         const auto begin = [](const std::vector<uint32_t>& tokens, const std::vector<uint8_t>& bits) {
-            return filling_begin(tokens, bits);
+            return padding_begin(tokens, bits);
         };
         CHECK(begin({5, 6, 7, 0, 0, 0}, {start, target, target, start, 0, 0}) == 3);
         CHECK(begin({5, 6, 7, 8, 9, 0}, {start, target, target, target, 0, start}) == 5);  // one token

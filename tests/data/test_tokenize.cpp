@@ -1,5 +1,5 @@
-// The byte tokenizer, nearest names, the shared reading of command lines, and build/tokenize run whole: what it writes
-// is read back and decoded, and every mistake a user can make ends with exit code 1 and no file.
+// The byte tokenizer, nearest names, the shared reading of command lines, and all of build/tokenize. Its files are read
+// back and decoded. Every mistake of a user ends with exit code 1 and no file.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ Result tokenize(const std::vector<std::string>& arguments, const std::string& st
     return {code, out.str(), err.str()};
 }
 
-// The documents of a token file as text, each with '|' where the separator stood; checks the marks on the way.
+// The documents of a token file as text, with '|' for the separator; checks the marks on the way.
 std::vector<std::string> documents(const fs::path& path) {
     const TokenFile file(path);
     REQUIRE(file.has_mask());
@@ -236,7 +236,7 @@ TEST_SUITE("cpu") {
             const Result result =
                 tokenize({"--output-dir", dir.path / "out", "--tokenizer", tokenizer, dir.path / "long"});
             CHECK(result.exit_code == 1);
-            CHECK(has(result.err, "long: has 3221225472 bytes, wanted a text of at most 2147483647. Hint: split it"));
+            CHECK(has(result.err, "long: has 3221225472 bytes; wanted a text of at most 2147483647. Hint: split it"));
             CHECK(!fs::exists(dir.path / "out"));
         }
     }
@@ -288,20 +288,19 @@ TEST_SUITE("cpu") {
             {{"--output-dir", out, "--val-fraction", "-0.1", a}, "wanted a number from 0 to below 1"},
             {{"--output-dir", out, "--val-fraction", "nan", a}, "wanted a number from 0 to below 1"},
             {{"--output-dir", out, "--val-fraction", "0.01", a},
-             "too short for a validation part of --val-fraction 0.01. N"},
+             "--val-fraction 0.01: every document is too short for a validation part, nothing"},
             {{"--output-dir", out, "--val-fraction", "0.1", three},
-             "3 records are too few for a validation part of "
-             "--val-fraction 0.1, wanted 0.34 or more. Nothing"},
+             "--val-fraction 0.1: 3 records are too few for a validation part, nothing was written; wanted 0.34 or "
+             "more"},
             {{"--output-dir", out, "--val-fraction", "0.9", one},
-             "1 record is too few for a validation part of "
-             "--val-fraction 0.9, wanted two at least. Nothing"},
-            {{"--output-dir", out, "--val-fraction", "1.25", a}, "--val-fraction 1.25 given"},
+             "--val-fraction 0.9: 1 record is too few for a validation part, nothing was written; wanted two records"},
+            {{"--output-dir", out, "--val-fraction", "1.25", a}, "--val-fraction 1.25: is out of range"},
             {{"--output-dir", out, "--name", "x/y", a}, "plain file name"},
             {{"--output-dir", out, "--name", "", a}, "--name"},
             {{"--output-dir", out, "--name", std::string(300, 'n'), a}, "File name too long"},
             {{"--output-dir", out, a, dir.path / "missing"}, "missing: cannot be read: No such file or directory"},
             {{"--output-dir", out, a, dir.path}, "Is a directory"},
-            {{"--output-dir", out, "-", "-"}, "given twice"},
+            {{"--output-dir", out, "-", "-"}, "is given twice"},
             {{"--output-dir", a, a}, "cannot be made"},
             {{"--output-dir", dir.path / "a" / "b", a}, "Not a directory"},
             {{"--output-dir", "", a}, "--output-dir"},

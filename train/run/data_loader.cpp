@@ -67,7 +67,7 @@ size_t DataLoader::append_row(MicroBatch& batch, uint64_t row) {
         if (file_.has_mask()) batch.doc_start.push_back(doc_start);
     }
     if (file_.row_tokens() == 0) return 0;
-    return T - data::filling_begin({row_tokens_.data(), T}, {row_bits_.data(), T});
+    return T - data::padding_begin({row_tokens_.data(), T}, {row_bits_.data(), T});
 }
 
 MicroBatch DataLoader::batch(uint64_t first_sample, int B, size_t* filling) {

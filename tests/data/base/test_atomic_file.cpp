@@ -1,5 +1,5 @@
-// Writing that appears whole or not at all: full disks, killed writers, replaced directories, cleaning up after the
-// dead without touching the living. Killed writers are real child processes, so that locks go with them.
+// Files that appear whole or not at all: full disks, killed writers, replaced directories, and cleaning that spares
+// running writers. Killed writers are real child processes, so that their locks end with them.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "data/base/atomic_file.h"
+#include "data/base/error.h"
 #include "tests/temporary_files.h"
 
 namespace {
@@ -109,7 +109,7 @@ TEST_SUITE("cpu") {
 
         SmallDisk disk(1000);
         AtomicFile file(path);
-        CHECK_THROWS_AS(file.write(std::string(2000, 'x').data(), 2000), std::runtime_error);
+        CHECK_THROWS_AS(file.write(std::string(2000, 'x').data(), 2000), IoError);
         CHECK_THROWS_AS(file.commit(), std::logic_error);
     }
 
@@ -183,7 +183,7 @@ TEST_SUITE("cpu") {
         {
             AtomicDirectory made(path);
             write_file_atomically(path, "somebody's");
-            CHECK_THROWS_AS(made.commit(Existing::replace), std::runtime_error);
+            CHECK_THROWS_AS(made.commit(Existing::replace), IoError);
         }
         CHECK(content(path) == "somebody's");
         CHECK(names_in(dir.path).size() == 1);
@@ -225,14 +225,13 @@ TEST_SUITE("cpu") {
         const FreshDirectory dir;
         {
             DirectoryLock first(dir.path);
-            CHECK_THROWS_WITH_AS(DirectoryLock{dir.path}, doctest::Contains("another run is writing"),
-                                 std::runtime_error);
+            CHECK_THROWS_WITH_AS(DirectoryLock{dir.path}, doctest::Contains("another run is writing"), UserError);
             DirectoryLock moved = std::move(first);
-            CHECK_THROWS_AS(DirectoryLock{dir.path}, std::runtime_error);
+            CHECK_THROWS_AS(DirectoryLock{dir.path}, UserError);
         }
         CHECK_NOTHROW(DirectoryLock{dir.path});
         CHECK(fs::is_empty(dir.path));
-        CHECK_THROWS_AS(DirectoryLock{dir.path / "missing"}, std::runtime_error);
+        CHECK_THROWS_AS(DirectoryLock{dir.path / "missing"}, IoError);
     }
 
     TEST_CASE("stale temporaries: a killed writer's are removed, a living writer's are not") {
@@ -284,10 +283,10 @@ TEST_SUITE("cpu") {
         write_file_atomically(dir.path / "beside", "y");
         remove_directory_atomically(dir.path / "checkpoint-7");
         CHECK(names_in(dir.path) == std::vector<std::string>{"beside"});
-        CHECK_THROWS_AS(remove_directory_atomically(dir.path / "checkpoint-7"), std::runtime_error);
-        CHECK_THROWS_AS(remove_directory_atomically(dir.path / "beside"), std::runtime_error);
+        CHECK_THROWS_AS(remove_directory_atomically(dir.path / "checkpoint-7"), IoError);
+        CHECK_THROWS_AS(remove_directory_atomically(dir.path / "beside"), IoError);
         CHECK(content(dir.path / "beside") == "y");
-        // A link goes, what it leads to stays.
+        // A link is removed, its target stays.
         fs::create_directories(dir.path / "elsewhere");
         fs::create_directory_symlink(dir.path / "elsewhere", dir.path / "checkpoint-8");
         remove_directory_atomically(dir.path / "checkpoint-8");

@@ -1,4 +1,4 @@
-// The GGUF parser: what it reads, and every way in which a file can lie.
+// The GGUF parser: what it reads, and each kind of false length, count, offset and type.
 //
 // The tests look into the messages: a hostile file must end in an error that names the file and the place.
 #include <doctest/doctest.h>

@@ -1,12 +1,13 @@
-// Broken GGUF files, by the hundred: each must load or end in a std::runtime_error, without a crash, a hang, or memory
-// out of proportion to the file.
+// Hundreds of broken GGUF files. Each must load or end in a UserError: no crash, no hang, no memory out of proportion
+// to the file.
 //
 // The mutations are a function of their number alone. SLABSTREAM_MUTATIONS=10000 build/tests -tc="GGUF: broken*" runs
-// more of them; under SAN=address it is the by-hand check of a change to the readers.
+// more of them. With SAN=address that is the manual check of a change to the readers.
 #include <doctest/doctest.h>
 
 #include <random>
 
+#include "data/base/error.h"
 #include "kernels/runtime/thread_pool.h"
 #include "tests/gguf_builder.h"
 #include "tests/limited_memory.h"
@@ -34,7 +35,7 @@ size_t below(Random& random, size_t n) {
     return n == 0 ? 0 : random() % n;
 }
 
-// Numbers that lengths, counts, offsets, sizes and types go wrong with.
+// Numbers that are often wrong as lengths, counts, offsets, sizes or types.
 uint64_t tricky(Random& random, size_t file_bytes) {
     const uint64_t numbers[] = {0,
                                 1,
@@ -61,7 +62,7 @@ uint64_t tricky(Random& random, size_t file_bytes) {
     return numbers[below(random, std::size(numbers))];
 }
 
-// Writes over some bytes at a place; most mutations are in the header, which is where the lies matter.
+// Overwrites some bytes, mostly in the header, where false numbers matter.
 void overwrite_number(std::string& bytes, Random& random, size_t header_bytes) {
     const size_t width = size_t{1} << below(random, 4);
     const size_t at = below(random, below(random, 8) == 0 ? bytes.size() : header_bytes);
@@ -99,7 +100,7 @@ std::string mutate(std::string bytes, Random& random, size_t header_bytes) {
     return bytes;
 }
 
-// Lies that hit one field exactly, told through the builder.
+// False values in exactly one field, made with the builder.
 std::string lie(GgufBuilder b, Random& random) {
     GgufBuilder::Tensor& tensor = b.tensors[below(random, b.tensors.size())];
     std::string& value = b.values[below(random, b.values.size())];
@@ -189,7 +190,7 @@ TEST_SUITE("cpu") {
             try {
                 load(path);
                 ++loaded;
-            } catch (const std::runtime_error& error) {
+            } catch (const slab::data::UserError& error) {
                 ++refused;
                 INFO(std::string(error.what()));
                 CHECK(slab::test::has(error.what(), path.string()));
@@ -198,7 +199,7 @@ TEST_SUITE("cpu") {
             }
             if (!limit.kept()) FAIL("mutation " << i << " took more memory than the limit at once");
         }
-        // Neither is everything let through, nor does everything fail at the door.
+        // Neither is everything accepted, nor does everything fail at the first check.
         CHECK(refused > mutations / 2);
         CHECK(loaded > mutations / 50);
     }

@@ -32,7 +32,7 @@ std::string in_nfc(const std::string& text) {
     return to_nfc(text, normal_form) ? text : normal_form;
 }
 
-// As every_character() of the script.
+// The text of every_character() in the script.
 std::string every_character() {
     std::string text;
     for (uint32_t c = 0; c < 0x32400; ++c) {
@@ -55,7 +55,7 @@ Ids joined(Ids a, const Ids& b) {
     return a;
 }
 
-// Text of all that matters to where words end, from a seed.
+// Random text of the characters that decide where words end.
 std::string tangled(uint32_t seed, size_t pieces) {
     static const std::vector<std::string> parts = {
         " ",      " ",      " ",      "\n",           "\n", "\n",   "\r",       "\t",   "a",
@@ -80,7 +80,7 @@ BpeTokenizerParts byte_parts(std::vector<AddedToken> added) {
     return parts;
 }
 
-// Ids of added tokens as they are, runs of others as text, so that expectations can be read.
+// Added tokens as ids and other runs as text, so that expectations are readable.
 std::vector<std::string> shown_parts(const Tokenizer& tokenizer, const std::string& text,
                                      SpecialTokens special = SpecialTokens::parse) {
     std::vector<std::string> out;

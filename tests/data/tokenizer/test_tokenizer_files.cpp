@@ -1,4 +1,4 @@
-// Opening tokenizers: tokenizer.json and what stands beside it, GGUF, and every kind that is refused by name. (Broken
+// Opening tokenizers: tokenizer.json and the files beside it, GGUF, and every kind that is refused by name. (Broken
 // files: test_hostile_files.cpp.)
 #include <doctest/doctest.h>
 
@@ -93,7 +93,7 @@ TEST_SUITE("cpu") {
         const fs::path config = dir.path / "tokenizer_config.json";
         CHECK_FALSE(open_tokenizer(dir.path)->eos().has_value());
         CHECK_FALSE(open_tokenizer(dir.path / "tokenizer.json")->adds_bos());
-        // What generation stops at, where the tokenizer's own files name nothing; what is no id of it counts as none.
+        // Where the tokenizer's own files name no end of text, generation's counts; a number that is no id does not.
         put(dir.path / "config.json", R"({"eos_token_id": 1000000, "bos_token_id": 0})");
         CHECK_FALSE(open_tokenizer(dir.path)->eos().has_value());
         put(dir.path / "generation_config.json", R"({"eos_token_id": [2, 0]})");
@@ -128,7 +128,7 @@ TEST_SUITE("cpu") {
         put(config, R"({"eos_token": "<nowhere>"})");
         CHECK(has(opening_error(dir.path), "tokenizer_config.json: \"eos_token\" is \"<nowhere>\", which is no token"));
         put(config, R"({"eos_token": 7})");
-        CHECK(has(opening_error(dir.path), "\"eos_token\" is 7, wanted text"));
+        CHECK(has(opening_error(dir.path), "\"eos_token\" is 7; wanted text"));
 
         CHECK(tokenizer_files(dir.path) == std::vector<fs::path>{dir.path / "tokenizer.json", config,
                                                                  dir.path / "special_tokens_map.json",
@@ -225,7 +225,7 @@ TEST_SUITE("cpu") {
             {"gpt2", [](json& d) { d["added_tokens"][0]["id"] = 99999999; }, "ids nearly without gaps"},
             {"gpt2", [](json& d) { d["added_tokens"][0]["content"] = std::string(2000, 'x'); }, "2000 bytes"},
             {"gpt2", [](json& d) { d["added_tokens"] = 7; }, "wanted a list"},
-            {"gpt2", [](json& d) { d["added_tokens"][0].erase("content"); }, "\"content\" is null, wanted text"},
+            {"gpt2", [](json& d) { d["added_tokens"][0].erase("content"); }, "\"content\" is null; wanted text"},
             {"llama3", [](json& d) { d["post_processor"]["processors"][1]["single"][0]["SpecialToken"]["id"] = "?!"; },
              "no token"},
         };
@@ -281,7 +281,7 @@ TEST_SUITE("cpu") {
         for (const auto& [kind, pre] : pairs) {
             CAPTURE(kind);
             FreshDirectory dir;
-            // Its content tells what a file is, as with weights, where the name does not.
+            // Where the name does not tell the kind of a file, its content does, as with weights.
             const fs::path file = dir.path / (kind == "gpt2" ? "model-q4_0" : "model.gguf");
             put(file, as_gguf(kind, pre).file());
             const auto from_gguf = open_tokenizer(file);
