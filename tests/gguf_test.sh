@@ -56,7 +56,7 @@ same_bits "the base" "$models/llama/model.gguf" "$work/base.gguf"
 head -c 4000 "$models/llama/model.gguf" > "$work/cut.gguf"
 refuses "a file cut short" "cut\.gguf.*cut short" "$build/train_gpt" --base-model "$work/cut.gguf" --plan
 sed 's/llama/other/g' "$models/llama/model.gguf" > "$work/other.gguf"
-refuses "another architecture" '"general.architecture" is "other", wanted "llama"' \
+refuses "another architecture" '"general.architecture" is "other"; wanted "llama"' \
     "$build/train_gpt" --base-model "$work/other.gguf" --plan
 mkdir "$work/directory"
 cp "$models/llama/config.json" "$work/other.gguf" "$work/directory"

@@ -27,6 +27,7 @@
 #include "train/files/base_weights.h"
 #include "train/files/model_config_writer.h"
 #include "train/files/safetensors.h"
+#include "train/files/safetensors_writer.h"
 #include "train/model/model.h"
 #include "train/model/step_loop.h"
 #include "train/run/options.h"

@@ -1,9 +1,9 @@
-// build/export_gpt: adapters for other tools. All the work is in export.cpp; `build/export_gpt --help` lists the flags.
+// build/export_gpt: adapters for other tools. `build/export_gpt --help` lists the flags.
 #include <iostream>
 
 #include "data/base/command_line.h"
 #include "data/base/stop_signals.h"
-#include "train/export/export.h"
+#include "train/export/export_gpt.h"
 
 int main(int argc, char** argv) {
     slab::data::prepare_standard_streams();

@@ -1,22 +1,25 @@
-// A full model out of base and adapter, shard by shard and tensor by tensor. See export.h.
+// The model is written shard by shard and tensor by tensor.
 //
-// Everything that can be wrong with the inputs is found before the first byte is written. Names, order and, unless
-// another is asked for, types of the tensors are those of the base's files, buffers of old models included.
+// All errors of the inputs are found before the first byte is written. Names and order of the tensors are those of the
+// base's files, and so are their types unless another is given. Buffers of old models are included.
+#include "train/export/merge_adapter.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
+#include <optional>
 
 #include "data/base/atomic_file.h"
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/output_paths.h"
 #include "data/gguf/gguf.h"
-#include "train/export/export.h"
 #include "train/files/base_weights.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
+#include "train/files/safetensors_writer.h"
 #include "train/files/stored_number.h"
 #include "train/files/transpose.h"
 
@@ -67,30 +70,31 @@ void add_adapter(float* stored, bool transposed, const AdapterModule& m, size_t 
     });
 }
 
-// Where the tensors of the output come from.
+// Gives the tensors of the output.
 class Source {
   public:
     virtual ~Source() = default;
-    // All tensors in their order; dtype: of weights, if it is to be another than the base's, as a GGUF file's must.
+    // All tensors in their order. dtype: the weights' type if it differs from the base's; a GGUF base needs one.
     virtual std::vector<OutTensor> plan(std::optional<DType> dtype) const = 0;
-    // The bytes of one, called in that order, into dst [t.bytes].
+    // The bytes of one tensor into dst [t.bytes]; called in the plan's order.
     virtual void make(const OutTensor& t, std::byte* dst) = 0;
 };
 
-// Adapter and rounding of a tensor in float32 as stored, wide [t.shape].
+// Adds the adapter to wide [t.shape], a tensor in float32 as stored, and rounds it to dst.
 void finish_tensor(const OutTensor& t, float* wide, size_t elems, bool transposed, const Adapter& adapter,
                    ThreadPool& pool, const fs::path& from, std::byte* dst) {
     if (t.adapter)
         add_adapter(wide, transposed, *t.adapter, static_cast<size_t>(adapter.lora.r), adapter.lora.scale(), pool);
+    const std::string name = "tensor " + data::quote(t.name) + (t.adapter ? " with the adapter" : "");
     if (!all_finite(wide, elems))  // what was read is finite, a product of large numbers need not be
-        throw std::runtime_error(
-            from.string() + ": tensor " + data::quote(t.name) + (t.adapter ? " with the adapter" : "") +
-            " has values beyond the range of float32, wanted finite numbers: the adapter's weights "
-            "are too large; had the run that wrote it diverged?");
+        throw data::UserError({.subject = from.string(),
+                               .given = name + " has values beyond the range of float32",
+                               .wanted = "finite numbers",
+                               .hint = "the adapter's weights are too large; had the run that wrote it diverged?"});
     if (!store_as(t.dtype, wide, elems, dst))
-        throw std::runtime_error(from.string() + ": tensor " + data::quote(t.name) +
-                                 (t.adapter ? " with the adapter" : "") + " has a value beyond the range of " +
-                                 dtype_name(t.dtype) + "; give --dtype bf16 or f32");
+        throw data::UserError({.subject = from.string(),
+                               .given = name + " has a value beyond the range of " + dtype_name(t.dtype),
+                               .hint = "give --dtype bf16 or f32"});
 }
 
 // A base of .safetensors files: their tensors in their order, each with its adapter.
@@ -107,8 +111,7 @@ class FilesSource : public Source {
         for (const SafetensorsFile& file : files_.files())
             for (const SafetensorsEntry& entry : file.entries()) {
                 OutTensor t{entry.name, entry.dtype, entry.shape};
-                // Buffers keep their type: a mask is no weight, and rotary frequencies would lose their meaning in 16
-                // bits.
+                // Buffers keep their type: a mask is no weight, and rotary frequencies need more than 16 bits.
                 const bool buffer = is_ignorable_key(config_, entry.name) && entry.name != "lm_head.weight";
                 if (dtype && !buffer) t.dtype = *dtype;
                 if (const auto found = adapter_of.find(entry.name); found != adapter_of.end())
@@ -138,7 +141,7 @@ class FilesSource : public Source {
     ThreadPool& pool_;
 };
 
-// A GGUF base, decoded: the tensors that transformers would have, under its names.
+// A decoded GGUF base: the tensors of the same model in transformers, under its names.
 class DecodedSource : public Source {
   public:
     DecodedSource(const fs::path& base, const ModelConfig& config, const Adapter& adapter, ThreadPool& pool)
@@ -188,7 +191,7 @@ class DecodedSource : public Source {
     std::map<std::string, std::pair<const TensorSpec*, const TensorPart*>> places_;  // by key
 };
 
-// Runs of tensors that fit a shard each. A tensor larger than a shard has one of its own.
+// Groups tensors, in order, into shards. A tensor larger than a shard gets one of its own.
 std::vector<std::vector<OutTensor>> split_shards(std::vector<OutTensor> tensors, size_t max_shard_bytes) {
     std::vector<std::vector<OutTensor>> shards;
     size_t shard_bytes = 0;
@@ -232,7 +235,7 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
     std::optional<DType> dtype = parse_dtype(settings.dtype);
     std::unique_ptr<Source> source;
     if (data::is_gguf_file(base)) {
-        if (!dtype) dtype = DType::bf16;  // a type of blocks cannot be kept, and this loses least by size
+        if (!dtype) dtype = DType::bf16;  // types of blocks cannot be kept; of the 16-bit types it has float's range
         source = std::make_unique<DecodedSource>(base, config, adapter, pool);
     } else {
         BaseWeights::from_files(base, config);  // throws unless the files are exactly this model

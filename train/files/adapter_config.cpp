@@ -22,8 +22,8 @@ using nlohmann::json;
 
 namespace {
 
-// Keys that say nothing about what the adapter computes. (fan_in_fan_out: the layer's own kind decides, as in PEFT.
-// eva_config: how A began.)
+// Keys that do not change the adapter's result. (fan_in_fan_out: the layer's own kind decides, as in PEFT. eva_config:
+// how A was initialised.)
 const KeySet& harmless_keys() {
     static const KeySet keys = {"auto_mapping",   "base_model_name_or_path", "eva_config",     "fan_in_fan_out",
                                 "inference_mode", "layers_pattern",          "megatron_core",  "peft_version",
@@ -64,8 +64,8 @@ std::vector<int> read_layers(JsonSection& section, const ModelConfig& config) {
     return layers;
 }
 
-// Starts that leave the base weights as they are. PiSSA, OLoRA, CorDA and LoftQ change them, and an adapter trained so
-// is wrong on the base as it lies on disk.
+// Refuses initialisations that change the base weights: PiSSA, OLoRA, CorDA, LoftQ. Their adapters are wrong on the
+// base that is on disk.
 void check_start(JsonSection& section) {
     const json* value = section.find("init_lora_weights");
     if (!value || value->is_boolean() || *value == "gaussian" || *value == "orthogonal" || *value == "eva") return;
@@ -114,7 +114,7 @@ std::string adapter_config_json(const LoraSettings& lora, const ModelConfig& con
     j["r"] = lora.r;
     j["use_rslora"] = lora.rslora;
     if (lora.target_modules == std::vector<std::string>{kAllLinear}) {
-        // PEFT writes the names it resolved to, so that loading does not depend on what counts as linear there.
+        // As in PEFT the resolved names are written, so that loading does not depend on PEFT's notion of linear layers.
         std::set<std::string> names;
         for (const auto& module : linear_modules(config, 0)) names.insert(last_name(module.path));
         j["target_modules"] = names;
@@ -122,7 +122,7 @@ std::string adapter_config_json(const LoraSettings& lora, const ModelConfig& con
         j["target_modules"] = lora.target_modules;
     }
     j["layers_to_transform"] = lora.layers_to_transform.empty() ? json() : json(lora.layers_to_transform);
-    // A path need not be UTF-8; that is no reason to lose the adapter.
+    // A path need not be UTF-8; bytes that are not are replaced.
     return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

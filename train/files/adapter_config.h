@@ -1,4 +1,4 @@
-// PEFT's adapter_config.json, both ways.
+// PEFT's adapter_config.json, read and written.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,10 @@
 
 namespace slab::train {
 
-// adapter_config.json of a PEFT directory. Options that are not implemented are refused by name when they are active.
+// Reads the adapter_config.json of a PEFT directory. Throws UserError, also for active options that are not
+// implemented.
 LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelConfig& config);
-// What PEFT loads unchanged. base_model: shown to PEFT as base_model_name_or_path. Returns the file's text.
+// The text of an adapter_config.json that PEFT loads unchanged. base_model: its base_model_name_or_path.
 std::string adapter_config_json(const LoraSettings& lora, const ModelConfig& config, const std::string& base_model);
 
 }  // namespace slab::train

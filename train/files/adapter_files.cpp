@@ -1,14 +1,14 @@
-// Trained tensors to and from safetensors files. See adapter_files.h.
+// Trained tensors to and from safetensors files, transposed where the files store them so.
 #include "train/files/adapter_files.h"
 
 #include <cstring>
 #include <set>
-#include <stdexcept>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
-#include "train/files/transpose.h"
+#include "train/files/safetensors_writer.h"
 #include "train/spec/tensor_table.h"
 #include "train/spec/trained_table.h"
 
@@ -27,10 +27,10 @@ std::filesystem::path adapter_weights_file(const std::filesystem::path& director
     if (exists(file)) return file;
     std::string hint = "give the directory that PEFT's save_pretrained() wrote";
     if (exists(directory / "adapter_model.bin"))
-        hint = "adapter_model.bin is a PyTorch pickle: load it with PEFT and save_pretrained() it again";
+        hint = "adapter_model.bin is a PyTorch pickle; load it with PEFT and save_pretrained() it again";
     else if (exists(directory / kModelWeightsFile))
         hint = "model.safetensors there is a whole model and no adapter";
-    throw std::runtime_error(file.string() + ": does not exist; " + hint);
+    throw data::UserError({.subject = file.string(), .given = "does not exist", .hint = hint});
 }
 
 std::vector<float> read_trained(const std::filesystem::path& file, const TrainedTable& table,
@@ -44,19 +44,22 @@ std::vector<float> read_trained(const std::filesystem::path& file, const Trained
         known.insert(key);
         const SafetensorsEntry* entry = tensors.find(key);
         if (!entry)
-            throw std::runtime_error(file.string() + ": tensor \"" + key +
-                                     "\" is missing; was this written for another model or other target modules?");
+            throw data::UserError({.subject = file.string(),
+                                   .given = "tensor " + data::quote(key) + " is missing",
+                                   .hint = "was this written for another model or other target modules?"});
         if (entry->shape != file_shape(t))
-            throw std::runtime_error(file.string() + ": tensor \"" + key + "\" has shape " + shape_text(entry->shape) +
-                                     "; wanted " + shape_text(file_shape(t)));
+            throw data::UserError({.subject = file.string(),
+                                   .given = "tensor " + data::quote(key) + " has shape " + shape_text(entry->shape),
+                                   .wanted = shape_text(file_shape(t))});
         tensors.read_as(key, packed.data() + at, {.transposed = t.transposed});
         at += t.elems();
     }
     if (!others_allowed)
         for (const auto& name : tensors.names())
             if (name.starts_with(key_prefix) && !known.count(name))
-                throw std::runtime_error(file.string() + ": tensor " + data::quote(name) +
-                                         " has no place in this model with these target modules");
+                throw data::UserError(
+                    {.subject = file.string(),
+                     .given = "tensor " + data::quote(name) + " has no place in this model with these target modules"});
     return packed;
 }
 

@@ -1,4 +1,4 @@
-// Where a base model's config is, and what it says.
+// Finds and reads a base model's config.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,8 @@
 
 namespace slab::train {
 
-// Where config.json is: --base-model may also name a file of weights in its directory.
+// The path of config.json. --base-model may also name a file of weights in its directory. Throws UserError naming the
+// flag.
 std::filesystem::path config_path(const std::filesystem::path& base_model);
 
 // The config of --base-model: from a GGUF file's metadata, else from config.json.

@@ -1,8 +1,7 @@
-// Finding the base model's tokenizer. See base_tokenizer.h.
+// Finds the base model's tokenizer.
 #include "train/files/base_tokenizer.h"
 
-#include <stdexcept>
-
+#include "data/base/error.h"
 #include "data/gguf/gguf.h"
 #include "data/tokenizer/byte_tokenizer.h"
 
@@ -23,11 +22,11 @@ fs::path base_tokenizer_path(const std::string& base_model, const ModelConfig& c
 std::unique_ptr<data::Tokenizer> open_base_tokenizer(const std::string& base_model, const ModelConfig& config) {
     const fs::path path = base_tokenizer_path(base_model, config);
     if (path.empty())
-        throw std::runtime_error("--base-model " + base_model +
-                                 ": there is no tokenizer.json beside the weights, and its vocabulary of " +
-                                 std::to_string(config.V) + " is not the byte tokenizer's " +
-                                 std::to_string(data::ByteTokenizer::kVocabularySize) +
-                                 ". Hint: copy the model's tokenizer.json there, or give token files");
+        throw data::UserError({.subject = "--base-model " + base_model,
+                               .given = "there is no tokenizer.json beside the weights, and its vocabulary of " +
+                                        std::to_string(config.V) + " is not the byte tokenizer's " +
+                                        std::to_string(data::ByteTokenizer::kVocabularySize),
+                               .hint = "copy the model's tokenizer.json there, or give token files"});
     return data::open_tokenizer(path);
 }
 

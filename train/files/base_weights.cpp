@@ -1,4 +1,4 @@
-// Reading or drawing a base model's weights. See base_weights.h.
+// Weights are read or drawn in pieces on several threads; the result does not depend on their number.
 #include "train/files/base_weights.h"
 
 #include <algorithm>
@@ -8,9 +8,10 @@
 #include <cmath>
 #include <numbers>
 #include <set>
-#include <stdexcept>
 
 #include "data/base/checksum.h"
+#include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 #include "kernels/philox.h"
 #include "train/spec/text.h"
@@ -22,16 +23,20 @@ namespace {
 void check_part(const ModelFiles& files, const TensorSpec& spec, const TensorPart& part, std::set<std::string>& used) {
     const std::string name = files.resolve(key_spellings(part.key));
     if (name.empty())
-        throw std::runtime_error(files.directory().string() + ": tensor \"" + part.key +
-                                 "\" is missing; does config.json belong to these weights?");
+        throw data::UserError({.subject = files.directory().string(),
+                               .given = "tensor " + data::quote(part.key) + " is missing",
+                               .hint = "does config.json belong to these weights?"});
     used.insert(name);
     const SafetensorsEntry& entry = files.info(name);
-    const std::string where = files.file_of(name).path().string() + ": tensor " + data::quote(name);
+    const std::string file = files.file_of(name).path().string(), tensor = "tensor " + data::quote(name);
     if (const auto wanted = stored_shape(spec, part); entry.shape != wanted)
-        throw std::runtime_error(where + " has shape " + shape_text(entry.shape) + "; config.json makes it " +
-                                 shape_text(wanted));
+        throw data::UserError({.subject = file,
+                               .given = tensor + " has shape " + shape_text(entry.shape),
+                               .wanted = shape_text(wanted) + " by config.json"});
     if (entry.dtype != DType::f32 && entry.dtype != DType::f16 && entry.dtype != DType::bf16)
-        throw std::runtime_error(where + " is stored as " + dtype_name(entry.dtype) + "; wanted F32, F16 or BF16");
+        throw data::UserError({.subject = file,
+                               .given = tensor + " is stored as " + dtype_name(entry.dtype),
+                               .wanted = "F32, F16 or BF16"});
 }
 
 // Rows of a tensor are read or drawn in pieces of about this many elements, each by one thread.
@@ -60,7 +65,7 @@ T stored(float value) {
         return value;
 }
 
-// With its end: "ab", "c" is not "a", "bc".
+// With the terminating 0, so that "ab", "c" differs from "a", "bc".
 void add_text(data::Fnv1a& hash, const std::string& text) {
     hash.add(text.c_str(), text.size() + 1);
 }
@@ -71,7 +76,7 @@ std::string hash_text(const data::Fnv1a& hash) {
 
 constexpr size_t kSamples = 16, kSampleBytes = 256;
 
-// What config.json says that changes results and shows in no tensor's shape.
+// The numbers of config.json that change results and show in no tensor's shape.
 std::string numbers_of(const ModelConfig& c) {
     const RotaryScaling& s = c.rope_scaling;
     std::string text = format_text("%s %d heads of %d, %d for keys and values, eps %.9g", family_name(c.family), c.NH,
@@ -104,9 +109,10 @@ BaseWeights BaseWeights::from_files(const std::filesystem::path& directory_or_fi
         for (const auto& part : spec.parts) check_part(*weights.files_, spec, part, used);
     for (const auto& name : weights.files_->names())
         if (!used.count(name) && !is_ignorable_key(config, name))
-            throw std::runtime_error(weights.files_->file_of(name).path().string() + ": tensor " + data::quote(name) +
-                                     " is not part of a " + family_name(config.family) +
-                                     " model as config.json describes it (or is there twice, under two spellings)");
+            throw data::UserError(
+                {.subject = weights.files_->file_of(name).path().string(),
+                 .given = "tensor " + data::quote(name) + " is not part of a " + family_name(config.family) +
+                          " model as config.json describes it (or is there twice, under two spellings)"});
     return weights;
 }
 

@@ -1,8 +1,7 @@
-// Where a base model's weights come from: Hugging Face files, a GGUF file, or random numbers for a model trained from
-// scratch.
+// A base model's weights: from Hugging Face files, from a GGUF file, or random for a model trained from scratch.
 //
-// Files are checked against the table of tensors at construction (missing, unexpected, wrong shape or type), before
-// anything is allocated; tensors are then read one at a time, straight into slabs.
+// At construction files are checked against the table of tensors: missing, unexpected, wrong shape or type. Then
+// tensors are read one at a time, straight into slabs.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +22,9 @@ namespace slab::train {
 
 class BaseWeights {
   public:
-    // A directory, a .safetensors file or a GGUF file. Throws std::runtime_error naming file and tensor.
+    // A directory, a .safetensors file or a GGUF file. Throws UserError naming file and tensor.
     static BaseWeights from_files(const std::filesystem::path& directory_or_file, const ModelConfig& config);
-    // GPT-2's initialisation: matrices normal(0, 0.02), those that end a residual branch divided by sqrt(2 L), norms 1,
+    // GPT-2's initialisation: matrices normal(0, 0.02), divided by sqrt(2 L) where they end a residual branch; norms 1,
     // biases 0.
     static BaseWeights random(uint64_t seed, const ModelConfig& config);
 
@@ -37,12 +36,12 @@ class BaseWeights {
     template <class T>
     void read_part(const TensorSpec& spec, const TensorPart& part, T* dst, ThreadPool& pool, data::StopToken stop = {});
 
-    // A number, as text, that another base almost surely does not have: over each tensor's name, type, shape and bytes
-    // taken at places spread evenly over it, a few KiB of each. The same however the tensors are spread over files. Of
-    // random weights, whose bytes follow from the seed, over names and shapes. With what config.json says beside these.
+    // A checksum that identifies the base, as text. It covers the config's numbers and each tensor's name, type, shape
+    // and a few KiB of its bytes, taken evenly over it. It does not depend on how tensors are split into files. Random
+    // weights follow from the seed, so of them only names and shapes count.
     std::string fingerprint(const ModelConfig& config) const;
 
-    // Values that the build's number type could not hold exactly, over all reads so far (F16 into bf16).
+    // Number of values that the build's number type could not hold exactly (F16 into bf16), over all reads so far.
     size_t inexact_elems() const { return inexact_elems_; }
 
   private:

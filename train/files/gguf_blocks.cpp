@@ -1,4 +1,4 @@
-// One function a type, which decodes one block. See gguf_blocks.h.
+// One function for each type, which decodes one block.
 #include "train/files/gguf_blocks.h"
 
 #include <cassert>
@@ -23,7 +23,7 @@ float half_at(const std::byte* block, size_t i) {
     return widen_f16(half);
 }
 
-// 4-bit quanta of 32 values: byte i holds value i below and value i + 16 above.
+// 4-bit quanta of 32 values: byte i holds value i in its lower half and value i + 16 in its upper half.
 constexpr int kHalfBlock = 16;
 
 // d, 16 bytes of quanta: d (q - 8)
@@ -84,9 +84,10 @@ void decode_q8_0(const std::byte* block, float* dst) {
     for (int i = 0; i < 32; ++i) dst[i] = d * static_cast<float>(static_cast<int8_t>(byte_at(block, 2 + i)));
 }
 
-// Q4_K and Q5_K have eight groups of 32 values, each with a scale and a minimum of 6 bits, packed into 12 bytes: of
-// groups 0 to 3 the scales in bytes 0-3 and the minima in bytes 4-7; of groups 4 to 7 the lower four bits in bytes
-// 8-11 (scale below, minimum above) and the upper two in the free tops of bytes 0-3 and 4-7.
+// Q4_K and Q5_K have eight groups of 32 values, each with a scale and a minimum of 6 bits, packed into 12 bytes. Groups
+// 0 to 3 have their scales in bytes 0-3 and their minima in bytes 4-7. Groups 4 to 7 have the lower four bits in bytes
+// 8-11, the scale's in the lower half. Their upper two bits are the free top bits of bytes 0-3 (scales) and 4-7
+// (minima).
 struct GroupScale {
     int scale, minimum;
 };
@@ -98,7 +99,8 @@ GroupScale group_scale(const std::byte* packed, int group) {
 
 constexpr int kGroup = 32;
 
-// d, dmin, 12 bytes of scales, 128 of quanta: d scale q - dmin minimum. 32 bytes hold group 2 k below, 2 k + 1 above.
+// d, dmin, 12 bytes of scales, 128 of quanta: d scale q - dmin minimum. 32 bytes hold groups 2 k (lower halves) and 2 k
+// + 1.
 void decode_q4_k(const std::byte* block, float* dst) {
     const float d = half_at(block, 0), d_min = half_at(block, 2);
     for (int group = 0; group < 8; ++group) {
@@ -128,7 +130,7 @@ void decode_q5_k(const std::byte* block, float* dst) {
 }
 
 // 128 bytes of lower four bits, 64 of upper two, 16 signed scales (one for 16 values), d: d scale (q - 32). Each half
-// of 128 values has 64 bytes of lower bits (values 0-63 below, 64-127 above) and 32 of upper (four values a byte).
+// of 128 values has 64 bytes of lower bits (values 0-63 in the lower halves) and 32 of upper bits (four values a byte).
 void decode_q6_k(const std::byte* block, float* dst) {
     const float d = half_at(block, 208);
     for (int half = 0; half < 2; ++half) {

@@ -1,4 +1,4 @@
-// Keys are noted as they are read, and what is left under the architecture's prefix is refused unless it is neutral.
+// Keys are recorded as they are read. Those left under the architecture's prefix are refused unless neutral.
 #include "train/files/gguf_config.h"
 
 #include <algorithm>
@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <numbers>
 #include <set>
-#include <stdexcept>
 
 #include "data/base/display.h"
-#include "train/files/safetensors.h"
+#include "data/base/error.h"
+#include "train/files/dtype.h"
 #include "train/spec/model_limits.h"
 
 namespace slab::train {
@@ -24,8 +24,8 @@ class Section {
     Section(const GgufFile& file, std::string arch) : file_(file), prefix_(std::move(arch) + ".") {}
 
     [[noreturn]] void refuse(const std::string& key, const std::string& given, const std::string& wanted) const {
-        throw std::runtime_error(file_.path().string() + ": " + data::quote(prefix_ + key) + " is " + given +
-                                 ", wanted " + wanted);
+        throw data::UserError(
+            {.subject = file_.path().string(), .given = data::quote(prefix_ + key) + " is " + given, .wanted = wanted});
     }
     bool has(const char* key) const { return file_.has(prefix_ + key); }
     int integer(const char* key, int max, std::optional<int> fallback = {}) {
@@ -52,8 +52,10 @@ class Section {
             if (!key.starts_with(prefix_) || read_.count(key)) continue;
             const std::string name = key.substr(prefix_.size());
             if (harmless.count(name) || is_neutral(value)) continue;
-            throw std::runtime_error(file_.path().string() + ": " + data::quote(key) +
-                                     " could change the model's results and is not implemented; wanted it absent");
+            throw data::UserError(
+                {.subject = file_.path().string(),
+                 .given = data::quote(key) + " could change the model's results and is not implemented",
+                 .wanted = "it absent"});
         }
     }
 
@@ -83,8 +85,9 @@ class Section {
 
 const GgufTensor& tensor(const GgufFile& file, std::string_view name) {
     if (const GgufTensor* found = file.find(name)) return *found;
-    throw std::runtime_error(file.path().string() + ": tensor " + data::quote(name) +
-                             " is missing, wanted a whole model");
+    throw data::UserError({.subject = file.path().string(),
+                           .given = "tensor " + data::quote(name) + " is missing",
+                           .wanted = "a whole model"});
 }
 
 bool in_first_layer(const GgufFile& file, const char* name) {
@@ -93,25 +96,31 @@ bool in_first_layer(const GgufFile& file, const char* name) {
 
 Family family_of(const GgufFile& file) {
     if (const std::string kind = file.text("general.type", "model"); kind != "model")
-        throw std::runtime_error(file.path().string() + ": \"general.type\" is " + data::quote(kind) +
-                                 ", wanted \"model\": give the base model here");
+        throw data::UserError({.subject = file.path().string(),
+                               .given = "\"general.type\" is " + data::quote(kind),
+                               .wanted = "\"model\"",
+                               .hint = "give the base model here"});
     if (const int64_t parts = file.integer("split.count", 1); parts > 1)
-        throw std::runtime_error(file.path().string() + ": is one of " + std::to_string(parts) +
-                                 " parts of a model, wanted one file; llama.cpp's llama-gguf-split --merge joins them");
+        throw data::UserError({.subject = file.path().string(),
+                               .given = "is one of " + std::to_string(parts) + " parts of a model",
+                               .wanted = "one file",
+                               .hint = "llama.cpp's llama-gguf-split --merge joins them"});
     const std::string& arch = file.text("general.architecture");
     for (const Family family : {Family::llama, Family::qwen2, Family::qwen3, Family::gpt2})
         if (arch == family_name(family)) return family;
-    throw std::runtime_error(file.path().string() + ": \"general.architecture\" is " + data::quote(arch) +
-                             ", wanted \"llama\", \"qwen2\", \"qwen3\" or \"gpt2\"");
+    throw data::UserError({.subject = file.path().string(),
+                           .given = "\"general.architecture\" is " + data::quote(arch),
+                           .wanted = "\"llama\", \"qwen2\", \"qwen3\" or \"gpt2\""});
 }
 
-// Rows of a table with C columns: the vocabulary's or the positions' number.
+// Number of rows of a table with C columns: of the vocabulary or the positions.
 int table_rows(const GgufFile& file, const char* name, int C, int max) {
     const GgufTensor& t = tensor(file, name);
     if (t.shape.size() != 2 || t.shape[1] != static_cast<size_t>(C) || t.shape[0] > static_cast<size_t>(max)) {
-        throw std::runtime_error(file.path().string() + ": tensor " + data::quote(name) + " has shape " +
-                                 shape_text(t.shape) + ", wanted at most " + std::to_string(max) +
-                                 " rows of embedding_length " + std::to_string(C));
+        throw data::UserError(
+            {.subject = file.path().string(),
+             .given = "tensor " + data::quote(name) + " has shape " + shape_text(t.shape),
+             .wanted = "at most " + std::to_string(max) + " rows of embedding_length " + std::to_string(C)});
     }
     return static_cast<int>(t.shape[0]);
 }
@@ -121,18 +130,19 @@ int token(const GgufFile& file, const char* key, int V) {
     return value >= 0 && value < V ? static_cast<int>(value) : -1;
 }
 
-// Llama 3's scaling from the factors f that frequencies are divided by: 1 for short waves, `factor` for long ones, and
-// in between 1 / f = (1 - s) / factor + s with s rising from 0 to 1 with the frequency. Published models all have
-// low_freq_factor 1 and high_freq_factor 4, so one value in between gives original_max_position_embeddings. What is
-// found is accepted only if it gives all factors again.
+// Recovers Llama 3's scaling from the factors f that divide the frequencies. f is 1 for short waves and `factor` for
+// long ones. In between 1 / f = (1 - s) / factor + s, where s rises from 0 to 1 with the frequency. All published
+// models have low_freq_factor 1 and high_freq_factor 4, so one value in between gives original_max_position_embeddings.
+// The result is accepted only if it reproduces all factors.
 RotaryScaling llama3_scaling(const GgufFile& file, const ModelConfig& config) {
     const GgufTensor& t = tensor(file, kRotaryFactorsTensor);
-    const std::string where = file.path().string() + ": tensor " + data::quote(kRotaryFactorsTensor);
+    const std::string name = "tensor " + data::quote(kRotaryFactorsTensor);
     const size_t half = static_cast<size_t>(config.HD) / 2;
     if (t.shape != std::vector<size_t>{half} || t.type != data::GgmlType::f32)
-        throw std::runtime_error(where + " holds " + std::to_string(t.elems) + " values as " +
-                                 data::info_of(t.type).name + ", wanted " + std::to_string(half) +
-                                 " as F32: half a head's size");
+        throw data::UserError(
+            {.subject = file.path().string(),
+             .given = name + " holds " + std::to_string(t.elems) + " values as " + data::info_of(t.type).name,
+             .wanted = std::to_string(half) + " as F32: half a head's size"});
     std::vector<float> factors(half);
     file.read(t, 0, factors.data(), t.bytes);
     RotaryScaling s;
@@ -160,10 +170,11 @@ RotaryScaling llama3_scaling(const GgufFile& file, const ModelConfig& config) {
     };
     for (size_t i = 0; i < half; ++i)
         if (!(s.factor > 1 && s.factor <= 1e6 && std::abs(factors[i] / factor_again(i) - 1) < 1e-4))
-            throw std::runtime_error(where + ": value " + std::to_string(i) + ", " + data::number_text(factors[i]) +
-                                     ", does not fit Llama 3's rotary scaling, wanted " +
-                                     data::number_text(static_cast<float>(factor_again(i))) +
-                                     "; other scalings are not implemented");
+            throw data::UserError({.subject = file.path().string(),
+                                   .given = name + ": value " + std::to_string(i) + ", " +
+                                            data::number_text(factors[i]) + ", does not fit Llama 3's rotary scaling",
+                                   .wanted = data::number_text(static_cast<float>(factor_again(i))) +
+                                             ": other scalings are not implemented"});
     return s;
 }
 
@@ -200,10 +211,10 @@ void read_rotary_family(const GgufFile& file, Section& section, ModelConfig& con
     config.mlp_bias = config.family == Family::llama && in_first_layer(file, "ffn_down.bias");
     config.qk_norm = config.family == Family::qwen3;
     if (config.family != Family::qwen2 && config.qkv_bias != config.o_bias)
-        throw std::runtime_error(
-            file.path().string() + ": has " +
-            (config.qkv_bias ? "attn_q.bias and no attn_output.bias" : "attn_output.bias and no attn_q.bias") +
-            ", wanted both or none for this architecture");
+        throw data::UserError({.subject = file.path().string(),
+                               .given = config.qkv_bias ? "has attn_q.bias and no attn_output.bias"
+                                                        : "has attn_output.bias and no attn_q.bias",
+                               .wanted = "both or none for this architecture"});
     read_rotary(file, section, config);
     if (config.family == Family::llama) return;
     config.layer_types.assign(static_cast<size_t>(config.L), "full_attention");
@@ -226,7 +237,7 @@ void read_gpt2(const GgufFile& file, Section& section, ModelConfig& config) {
                        "the number of rows of position_embd.weight");
 }
 
-// Keys that change nothing here: what is read off the tensors instead, and notes on how the file came to be.
+// Keys that change nothing here: the tensors tell the same, or they are notes on the file's origin.
 const std::set<std::string_view>& harmless_keys() {
     static const std::set<std::string_view> keys = {"vocab_size", "tensor_data_layout",
                                                     "rope.scaling.original_context_length", "rope.scaling.finetuned"};

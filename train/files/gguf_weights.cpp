@@ -1,4 +1,4 @@
-// Checking, then reading in pieces of whole stored rows. See gguf_weights.h.
+// All tensors are checked at construction. Reading goes in pieces of whole stored rows.
 #include "train/files/gguf_weights.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "train/files/gguf_blocks.h"
 #include "train/files/gguf_config.h"
 #include "train/files/stored_number.h"
@@ -62,7 +63,7 @@ std::pair<std::string_view, std::string_view> split_layer(std::string_view modul
     return {};
 }
 
-// What a tensor of the table must look like in the file.
+// The shape in the file of a tensor of the table.
 std::vector<size_t> gguf_shape(const TensorSpec& spec, const TensorPart& part) {
     return spec.matrix ? std::vector<size_t>{part.rows, spec.cols} : std::vector<size_t>{part.rows};
 }
@@ -99,20 +100,23 @@ GgufWeights::GgufWeights(const std::filesystem::path& path, const ModelConfig& c
             const data::GgufTensor& tensor = tensor_of(part.key);
             used.insert(tensor.name);
             if (const auto wanted = gguf_shape(spec, part); tensor.shape != wanted)
-                throw std::runtime_error(path.string() + ": tensor " + data::quote(tensor.name) + " has shape " +
-                                         shape_text(tensor.shape) + "; the metadata makes it " + shape_text(wanted));
+                throw data::UserError(
+                    {.subject = path.string(),
+                     .given = "tensor " + data::quote(tensor.name) + " has shape " + shape_text(tensor.shape),
+                     .wanted = shape_text(wanted) + " by the metadata"});
         }
     for (const auto& tensor : file_.tensors())
         if (!used.count(tensor.name))
-            throw std::runtime_error(path.string() + ": tensor " + data::quote(tensor.name) + " is not part of a " +
-                                     family_name(config.family) + " model as the metadata describes it");
+            throw data::UserError({.subject = path.string(),
+                                   .given = "tensor " + data::quote(tensor.name) + " is not part of a " +
+                                            family_name(config.family) + " model as the metadata describes it"});
 }
 
 const data::GgufTensor& GgufWeights::tensor_of(const std::string& key) const {
     const std::string name = gguf_name(key);
     if (const data::GgufTensor* tensor = file_.find(name)) return *tensor;
-    throw std::runtime_error(file_.path().string() + ": tensor " + data::quote(name) + " is missing (" + key +
-                             " as transformers calls it)");
+    throw data::UserError({.subject = file_.path().string(),
+                           .given = "tensor " + data::quote(name) + " is missing (" + key + " in transformers)"});
 }
 
 void GgufWeights::decode_rows(const data::GgufTensor& tensor, size_t first_row, size_t rows, float* wide) const {
@@ -131,12 +135,9 @@ void GgufWeights::decode_rows(const data::GgufTensor& tensor, size_t first_row, 
     if (finite) return;
     const size_t i = static_cast<size_t>(std::find_if_not(wide, wide + count, is_finite) - wide);
     const size_t elem = first_row * row_elems + i;
-    throw std::runtime_error(file_.path().string() + ": tensor " + data::quote(tensor.name) + " (" + info.name + " " +
-                             shape_text(tensor.shape) + "): weights contain " +
-                             (wide[i] != wide[i] ? "NaN" : "an infinity") + " at element " + std::to_string(elem) +
-                             ", offset " +
-                             std::to_string(tensor.offset_bytes + elem / info.block_elems * info.block_bytes) +
-                             "; wanted finite numbers: the file is damaged, or the model had diverged");
+    refuse_not_finite(file_.path().string() + ": tensor " + data::quote(tensor.name) + " (" + info.name + " " +
+                          shape_text(tensor.shape) + ")",
+                      wide[i], elem, tensor.offset_bytes + elem / info.block_elems * info.block_bytes);
 }
 
 template <class T>
@@ -162,9 +163,9 @@ ReadReport GgufWeights::read_rows(const TensorSpec& spec, const TensorPart& part
             for (size_t col = 0; col < spec.cols; ++col) store.put(from[col], to + col);
         }
         if (store.beyond_range)
-            throw std::runtime_error(file_.path().string() + ": tensor " + data::quote(tensor.name) +
-                                     ": a value before row " + std::to_string(stop) +
-                                     " is too large for BF16, wanted at most 3.39e38");
+            throw data::UserError({.subject = file_.path().string() + ": tensor " + data::quote(tensor.name),
+                                   .given = "a value before row " + std::to_string(stop) + " is too large for BF16",
+                                   .wanted = "at most 3.39e38"});
     }
     return {rows * spec.cols, store.inexact_elems};
 }

@@ -1,7 +1,8 @@
-// A GGUF file's tensors under the trainer's table: names translated, blocks decoded, rows in Hugging Face's order.
+// A GGUF file's tensors as the trainer's table wants them: names translated, blocks decoded, rows in Hugging Face's
+// order.
 //
-// llama.cpp's conversion of the llama architecture (not of the others) reorders the rows of q and k within each head,
-// because its rotation turns neighbouring pairs where Hugging Face's turns halves; read_rows undoes that. GPT-2's
+// llama.cpp's rotation turns neighbouring pairs, Hugging Face's turns halves. So llama.cpp's conversion of the llama
+// architecture, and of no other, reorders the rows of q and k within each head; read_rows undoes that. GPT-2's
 // matrices, which Hugging Face stores as [inputs, outputs], are plain [outputs, inputs] here.
 #pragma once
 
@@ -16,24 +17,24 @@
 
 namespace slab::train {
 
-// GGUF's name of a tensor that transformers calls `key`: "model.layers.3.self_attn.q_proj.weight" ->
-// "blk.3.attn_q.weight". Empty when there is none.
+// GGUF's name for the tensor that transformers calls `key`: "model.layers.3.self_attn.q_proj.weight" ->
+// "blk.3.attn_q.weight". "" when there is none.
 std::string gguf_name(const std::string& key);
 
-// Whether rows of this tensor are in the other rotary order in a GGUF file of this family.
+// Whether a GGUF file of this family stores the rows of this tensor in llama.cpp's rotary order.
 bool gguf_reorders_rows(Family family, const std::string& key);
-// The row in GGUF's order of row `row` of a q or k (our order), heads of HD rows each.
+// The index in llama.cpp's order of row `row` of q or k in our order; heads have HD rows each.
 size_t gguf_row(size_t row, int HD);
 
 class GgufWeights {
   public:
-    // Checks every tensor of the table (missing, unexpected, shape) before anything is allocated. Throws
-    // std::runtime_error naming file and tensor.
+    // Checks every tensor of the table (missing, unexpected, shape) before anything is allocated. Throws UserError
+    // naming file and tensor.
     GgufWeights(const std::filesystem::path& path, const ModelConfig& config);
 
     // Rows of one part of a tensor as T (float or bf16), our orientation and order, into dst [rows, spec.cols]. A
-    // vector's rows are its elements. A number that is not finite throws std::runtime_error naming file, tensor,
-    // element and offset. Safe from several threads.
+    // vector's rows are its elements. Throws UserError naming file, tensor, element and offset for a number that is not
+    // finite. Safe from several threads.
     template <class T>
     ReadReport read_rows(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows, T* dst) const;
 

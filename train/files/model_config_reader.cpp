@@ -1,5 +1,5 @@
-// Reading: keys are taken out one by one, and what is left is refused unless harmless. Defaults and meanings are those
-// of transformers' configuration classes (4.57 and 5.17).
+// Keys are read one by one, and those left over are refused unless harmless. Defaults and meanings are those of
+// transformers' configuration classes (4.57 and 5.17).
 #include "train/files/model_config_reader.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ using data::KeySet;
 using data::whole_number;
 using nlohmann::json;
 
-// Keys that change nothing in training, whatever they hold: bookkeeping, generation defaults, heads of other tasks,
-// orders of evaluation that are equal on paper (pretraining_tp, reorder_and_upcast_attn).
+// Keys that change nothing in training, whatever their value: bookkeeping, generation defaults, heads of other tasks,
+// orders of evaluation that are mathematically equal (pretraining_tp, reorder_and_upcast_attn).
 const KeySet& harmless_keys() {
     static const KeySet keys = {"_attn_implementation",
                                 "_attn_implementation_autoset",
@@ -117,8 +117,8 @@ void note_dropouts(JsonSection& section, ModelConfig& config, std::initializer_l
     config.notices.push_back("the base model's own dropout (" + listed + " in config.json) is trained as 0");
 }
 
-// One of the two token keys. Of a list the first; nothing is trained by it, as records end in the tokenizer's token. An
-// absent key means the family's token; null, an empty list or a negative number none.
+// Reads one of the two token keys. Of a list the first entry counts; nothing is trained by it, as records end in the
+// tokenizer's token. An absent key means the family's token. null, an empty list and a negative number mean none.
 int read_token(JsonSection& section, ModelConfig& config, const char* key, int fallback) {
     const std::string wanted = "a token number below 2^31, a list of them, or null";
     if (!section.has(key)) return fallback < config.V ? fallback : -1;
@@ -136,7 +136,7 @@ int read_token(JsonSection& section, ModelConfig& config, const char* key, int f
     return -1;
 }
 
-// GPT-2's keys have a name of their own and the common one; given under both, they must agree.
+// GPT-2's keys have their own name and the common one. If both are given, they must agree.
 int read_gpt2_size(JsonSection& section, const char* own, const char* common, int max, int fallback) {
     const json* by_own = section.find(own);
     const json* by_common = section.find(common);
@@ -173,8 +173,8 @@ void read_gpt2(JsonSection& section, ModelConfig& config) {
     config.eos_token = read_token(section, config, "eos_token_id", 50256);
 }
 
-// transformers 4 has rope_theta at the top and the rest in rope_scaling; 5 has all of it in rope_parameters and still
-// takes the old keys. Where a file says one thing twice, the versions differ in which counts, so it must agree.
+// transformers 4 has rope_theta at the top and the rest in rope_scaling. Version 5 has all of it in rope_parameters and
+// accepts the old keys. The versions disagree on which of two values counts, so values given twice must agree.
 void read_rotary(const std::string& where, JsonSection& top, ModelConfig& config) {
     constexpr double min_theta = 1, max_theta = 1e12;
     const json* scaling = top.find("rope_scaling");
@@ -215,15 +215,15 @@ void read_rotary(const std::string& where, JsonSection& top, ModelConfig& config
         }
     } else if (type == "default") {
         rope.require("factor", 1);
-        rope.find("original_max_position_embeddings");  // said of the past; plain rotary does not use it
+        rope.find("original_max_position_embeddings");  // plain rotary positions do not use it
     } else {
         rope.refuse(rope.find("rope_type") ? "rope_type" : "type", wanted);
     }
     rope.refuse_unread({});
 }
 
-// Which layers look back over a window only. Not implemented, so it matters only whether a window would bite: see
-// check_sequence_len.
+// Reads which layers attend over a window only. Windows are not implemented: check_sequence_len refuses rows that are
+// longer than one.
 void read_windows(JsonSection& section, ModelConfig& config) {
     constexpr const char* wanted = "a list of \"full_attention\" and \"sliding_attention\", one for each layer";
     bool any_sliding = false;
@@ -281,7 +281,7 @@ void read_rotary_family(const std::string& where, JsonSection& section, ModelCon
     config.L = section.integer("num_hidden_layers", 1, kMaxLayers, 32);
     config.C = section.integer("hidden_size", 1, kMaxHidden, 4096);
     config.NH = section.integer("num_attention_heads", 1, kMaxHeads, 32);
-    const bool as_many = section.has("num_key_value_heads") || usual.NKV == 0;  // null means that as well
+    const bool as_many = section.has("num_key_value_heads") || usual.NKV == 0;  // null means as many as NH, too
     config.NKV = section.integer("num_key_value_heads", 1, kMaxHeads, as_many ? config.NH : usual.NKV);
     if (config.NH % config.NKV != 0) {
         section.refuse(

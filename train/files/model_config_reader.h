@@ -1,7 +1,7 @@
-// config.json as transformers 4 and 5 write it, read into a ModelConfig.
+// Reads config.json, as transformers 4 and 5 write it, into a ModelConfig.
 //
-// An absent key takes its family's default there. Whatever could change a result and is not implemented here is refused
-// by name: a model trained with a slightly different attention looks healthy and is wrong.
+// An absent key has its family's default in transformers. A key that could change a result and is not implemented is
+// refused by name: a model trained with a slightly different attention looks healthy and is wrong.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace slab::train {
 
-// Throws std::runtime_error naming file, key, value and what is wanted.
+// Throws UserError naming file, key, value and what is wanted; IoError when the file cannot be read.
 ModelConfig read_model_config(const std::filesystem::path& config_json);
 
 }  // namespace slab::train

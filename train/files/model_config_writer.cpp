@@ -1,4 +1,4 @@
-// The written file keeps to transformers 4's spelling, which version 5 reads as well.
+// The spelling is that of transformers 4, which version 5 reads as well.
 #include "train/files/model_config_writer.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// A ModelConfig as the config.json that transformers 4 and 5 load.
+// Writes a ModelConfig as the config.json that transformers 4 and 5 load.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace slab::train {
 
-// The file's text. dtype is that of the weights beside it: "float32".
+// The file's text. dtype: the type of the weights beside it, such as "float32".
 std::string model_config_json(const ModelConfig& config, std::string_view dtype);
 
 }  // namespace slab::train

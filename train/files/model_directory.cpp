@@ -1,4 +1,4 @@
-// The base's config.json, edited as text in its own order, and the files that are copied. See model_directory.h.
+// The base's config.json is edited in its own order of keys; other files are copied as they are.
 #include "train/files/model_directory.h"
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// transformers' name of it.
+// The name of the type in transformers.
 const char* config_dtype(DType dtype) {
     return dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
 }
@@ -28,7 +28,7 @@ std::string config_json_for(const fs::path& base, const ModelConfig& config, std
     if (data::is_gguf_file(base)) return model_config_json(config, config_dtype(dtype.value()));
     const fs::path path = config_path(base);
     const std::string text = data::InputFile(path).read_all("JSON", data::kMaxJsonBytes);
-    data::parse_json(text, path.string());  // checks it
+    data::parse_json(text, path.string());  // throws unless it is valid
     if (!dtype) return text;
     auto json = nlohmann::ordered_json::parse(text);
     bool named = false;
@@ -67,7 +67,7 @@ CopyReport copy_into(const fs::path& directory, const std::vector<fs::path>& fil
         try {
             data::copy_file_atomically(file, directory / name);
             report.copied.push_back(name);
-        } catch (const std::exception& error) {
+        } catch (const std::exception& error) {  // of any kind: see the header
             report.left_out.push_back(name + " is not copied beside the weights: " + error.what());
         }
     }

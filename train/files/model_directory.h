@@ -1,8 +1,8 @@
-// What lies beside the weights of a Hugging Face directory: config.json, generation_config.json, the tokenizer.
+// The files beside the weights of a Hugging Face directory: config.json, generation_config.json, the tokenizer.
 //
-// A model made from a base is a model of its base's kind: its config.json is the base's own, key for key, with keys
-// that mean nothing to us; only the type of the weights is that of the weights beside it. A base without a config.json,
-// a GGUF file, gives one of ours. Used by the trainer and by export_gpt.
+// A model made from a base is of its base's kind. Its config.json is the base's own, key for key, also with keys that
+// mean nothing here; only the type of the weights is changed. A GGUF file has no config.json, so one is written for it.
+// The trainer and export_gpt use this.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "train/files/safetensors.h"
+#include "train/files/dtype.h"
 #include "train/spec/model_config.h"
 
 namespace slab::train {
@@ -24,25 +24,25 @@ inline constexpr char kModelConfigFile[] = "config.json";
 inline constexpr char kGenerationConfigFile[] = "generation_config.json";
 
 // The text of config.json for weights of `dtype` made from `base` (a directory, a file in one, or a GGUF file), which
-// was read as `config`. Without dtype every tensor has the base's type and the text is the base's own; a GGUF file's
-// types no config could name, it needs one. Throws std::runtime_error naming the file.
+// was read as `config`. Without dtype every tensor has the base's type, and the text is the base's own. A GGUF file
+// needs a dtype, as a config cannot name its types. Throws UserError or IoError naming the file.
 std::string config_json_for(const std::filesystem::path& base, const ModelConfig& config, std::optional<DType> dtype);
 
-// The base's tokenizer files, those that are there. None of a GGUF file: it has its own inside, and what lies beside it
-// may belong to another.
+// The base's existing tokenizer files. None for a GGUF file: its tokenizer is inside, and files beside it may belong to
+// another model.
 std::vector<std::filesystem::path> tokenizer_files_of(const std::filesystem::path& base);
-// These and generation_config.json: what belongs into the directory of a whole model.
+// The base's tokenizer files and generation_config.json, which belong into the directory of a whole model.
 std::vector<std::filesystem::path> companions_of(const std::filesystem::path& base);
 
-// Of a model made from a GGUF base, whose tokenizer lies in no file: what to copy beside the weights, for the user.
+// Advice for a model made from a GGUF base, whose tokenizer is in no file: what to copy beside the weights.
 std::string no_tokenizer_text();
 
 struct CopyReport {
     std::vector<std::string> copied;    // names
-    std::vector<std::string> left_out;  // of each file that could not be copied: a sentence for the user, why
+    std::vector<std::string> left_out;  // for each file that could not be copied, a sentence for the user that says why
 };
-// Each appears whole or not at all in the directory. One that cannot be copied is left out and never thrown for: a run
-// that took hours does not lose its result for want of it.
+// Copies each file into the directory, whole or not at all. A file that cannot be copied is left out, without an
+// exception: a run of hours does not lose its result for lack of it.
 CopyReport copy_into(const std::filesystem::path& directory, const std::vector<std::filesystem::path>& files);
 
 }  // namespace slab::train

@@ -1,19 +1,20 @@
-// The numbers that model files are made of, on their way to the build's own: F16 to float, what is no weight, and
-// storing as T with a count of what T could not hold.
+// Numbers of model files on their way into memory: F16 to float, the check for finite values, and storing as T with a
+// count of the values that T cannot hold exactly.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include "kernels/runtime/real.h"
 
 namespace slab::train {
 
-// F16 to float without branches: shifted into float's place the exponent is 112 too small, a product puts it right for
-// normal and subnormal values alike; exponent 31 (infinity, NaN) becomes float's own.
+// F16 to float without branches. Shifted into float's place, the exponent is 112 too small. A multiplication corrects
+// it for normal and subnormal values alike; exponent 31 (infinity, NaN) becomes float's own.
 inline float widen_f16(uint16_t half) {
     const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
     uint32_t bits = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
@@ -25,7 +26,7 @@ inline bool is_finite(float value) {
     return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
 }
 
-// The largest exponent tells, without a branch in the loop: a model's weights pass through here at memory speed.
+// The largest exponent decides, without a branch in the loop: a model's weights pass through here at memory speed.
 template <class T>  // float or bf16
 bool all_finite(const T* values /* [count] */, size_t count) {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
@@ -37,6 +38,9 @@ bool all_finite(const T* values /* [count] */, size_t count) {
     }
     return largest != exponent;
 }
+
+// Throws the UserError for a weight that is a NaN or an infinity. subject: file, tensor, type and shape.
+[[noreturn]] void refuse_not_finite(const std::string& subject, float value, size_t elem, size_t offset_bytes);
 
 struct NumberStore {
     size_t inexact_elems = 0;

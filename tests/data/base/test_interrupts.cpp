@@ -1,12 +1,11 @@
-// Stopping programs before they have anything to show: a base that loads, a model that is merged, a text that is
-// tokenised. Reads are counted, not timed: after the one at which the stop is noticed there is none, and nothing is
-// left on the disk.
+// Stopping programs before they have a result: while a base loads, a model is merged, a text is tokenised. Reads are
+// counted, not timed: none follows the one at which the stop is noticed, and nothing is left on the disk.
 #include <filesystem>
 
 #include "data/base/stop_signals.h"
 #include "data/tokenize.h"
 #include "tests/training_bench.h"
-#include "train/export/export.h"
+#include "train/export/export_gpt.h"
 #include "train/files/base_config.h"
 #include "train/run/run_setup.h"
 
@@ -27,8 +26,8 @@ struct StopAt {
     size_t asked() const { return at - static_cast<size_t>(left.load()); }
 };
 
-// Pieces read while a model is loaded up to the stop, and whether it came to one. One thread, so that no other piece is
-// begun while the stop is on its way.
+// Pieces of a model read before the stop, and whether there was a stop. One thread, so that no other piece begins while
+// the stop is noticed.
 std::pair<size_t, bool> load(const fs::path& base, const ModelSettings& settings, size_t stop_at) {
     const ModelConfig config = read_base_config(base);
     BaseWeights weights = BaseWeights::from_files(base, config);
@@ -53,8 +52,8 @@ std::map<std::string, std::string> all_files(const fs::path& directory) {
     return files;
 }
 
-// Runs a program of the form run_tokenize, run_export to its end, counting its questions, and then stops it at every
-// one of them: nothing may be left, and it may not have asked again.
+// Runs a program (run_tokenize, run_export) to its end and counts its questions, then stops it at each of them. A
+// stopped program leaves nothing and asks no further question.
 template <class Run>
 void stop_everywhere(const fs::path& directory, const char* message, const Run& run) {
     const auto before = all_files(directory);

@@ -1,4 +1,4 @@
-// export_gpt: what is merged computes what base and adapter compute, what is not touched keeps its bits, and a GGUF
+// export_gpt: the merged model computes the same as base and adapter, untouched tensors keep their bits, and a GGUF
 // adapter holds the same numbers in llama.cpp's order.
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -6,7 +6,10 @@
 #include "data/base/json_file.h"
 #include "data/gguf/gguf.h"
 #include "tests/tiny_model.h"
-#include "train/export/export.h"
+#include "train/export/adapter.h"
+#include "train/export/export_gpt.h"
+#include "train/export/gguf_adapter.h"
+#include "train/export/merge_adapter.h"
 #include "train/files/adapter_files.h"
 #include "train/files/model_config_reader.h"
 #include "train/files/model_files.h"
@@ -65,7 +68,7 @@ std::string raw_bytes(const ModelFiles& files, const std::string& name) {
     return bytes;
 }
 
-// The base's file again, in another type and with names as `rename` makes them, and buffers that old files carry.
+// Writes the base's file in another type, with renamed tensors and the buffers of old files.
 void rewrite(const fs::path& directory, DType dtype, const std::function<std::string(const std::string&)>& rename) {
     const fs::path path = directory / "model.safetensors";
     SafetensorsWriter writer;
@@ -225,7 +228,7 @@ TEST_SUITE("cpu") {
         ModelSettings settings = tiny_settings();
         settings.lora = tiny_lora();
         const ModelLayout layout = make_layout(tiny.base.config, settings);
-        // 1e25 x 1e25 is infinite; of both signs, infinity less infinity is no number.
+        // 1e25 x 1e25 is infinite; with both signs the sum, infinity less infinity, is NaN.
         for (const float other : {1e25f, -1e25f}) {
             write_trained(tiny.adapter / "adapter_model.safetensors", layout.trained,
                           {{"", [&](size_t index, float* dst) {

@@ -4,7 +4,10 @@
 
 #include "data/gguf/gguf.h"
 #include "tests/training_bench.h"
-#include "train/export/export.h"
+#include "train/export/adapter.h"
+#include "train/export/export_gpt.h"
+#include "train/export/gguf_adapter.h"
+#include "train/export/merge_adapter.h"
 #include "train/files/adapter_files.h"
 #include "train/files/model_files.h"
 

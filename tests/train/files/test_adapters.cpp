@@ -1,5 +1,5 @@
-// Adapters: what is written reads back bit for bit, whatever does not fit the model is refused with file and tensor,
-// and adapter_config.json means what PEFT means by it.
+// Adapters are read back bit for bit, those that do not fit the model are refused with file and tensor, and
+// adapter_config.json has the meaning that PEFT gives it.
 #include <nlohmann/json.hpp>
 #include <set>
 

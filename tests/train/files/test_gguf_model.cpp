@@ -1,5 +1,5 @@
-// Base models from GGUF files: number types against the gguf package's values, whole models against their Hugging Face
-// form bit for bit (tests/gguf, made by dev/reference/make_gguf.py), and what is refused.
+// Base models from GGUF files (tests/gguf, made by dev/reference/make_gguf.py). Number types are compared with the gguf
+// package's values, whole models bit for bit with their Hugging Face form. Files that do not fit are refused.
 #include <doctest/doctest.h>
 
 #include <cstring>

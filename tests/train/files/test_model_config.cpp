@@ -1,5 +1,5 @@
 // config.json: both spellings, each family's defaults, and the refusals. A switch that is read wrongly gives a model
-// that trains and is wrong, so each is set here once and looked at, and each refusal must name key and value.
+// that trains and is wrong. So each is set here once and checked, and each refusal must name key and value.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ ModelConfig parse(const FreshDirectory& dir, const char* config) {
     return parse(dir, object(config));
 }
 
-// A small config of the family, with the keys of `patch` laid over it.
+// A small config of the family, changed by the keys of `patch`.
 json small(const std::string& family, const std::string& patch = "") {
     json config =
         object(family == "gpt2" ? "'n_layer': 2, 'n_embd': 48, 'n_head': 3, 'n_positions': 64, 'vocab_size': 100"
@@ -55,7 +55,7 @@ std::string error_with(const FreshDirectory& dir, const std::string& family, con
     return error;
 }
 
-// Everything that training depends on.
+// All values that training depends on.
 bool same(const ModelConfig& a, const ModelConfig& b) {
     const RotaryScaling &p = a.rope_scaling, &q = b.rope_scaling;
     return a.family == b.family && a.norm == b.norm && a.activation == b.activation && a.L == b.L && a.C == b.C &&
@@ -223,7 +223,7 @@ TEST_SUITE("cpu") {
                 {"'rope_scaling': {'rope_type': 'llama3'}", "\"rope_scaling.factor\" is absent"},
                 {"'rope_scaling': {'rope_type': 3}", "\"rope_scaling.rope_type\" is 3"},
                 {"'rope_scaling': {'rope_type': 'llama3', 'type': 'default'}", "\"rope_scaling.type\" is"},
-                {"'rope_scaling': 'llama3'", "\"rope_scaling\" is \"llama3\", wanted an object"},
+                {"'rope_scaling': 'llama3'", "\"rope_scaling\" is \"llama3\"; wanted an object"},
                 {"'rope_scaling': {'rope_type': 'default', 'beta_fast': 3}", "\"rope_scaling.beta_fast\" is 3"},
                 {"'rope_parameters': {'full_attention': {'rope_theta': 10000.0}}", "full_attention\" is {"},
                 {"'rope_theta': 0", "\"rope_theta\" is 0"},
@@ -299,23 +299,23 @@ TEST_SUITE("cpu") {
             const char* patch;
             const char* message;
         } cases[] = {
-            {"llama", "'model_type': 'gpt_neox'", "\"model_type\" is \"gpt_neox\", wanted \"gpt2\", \"llama\""},
+            {"llama", "'model_type': 'gpt_neox'", "\"model_type\" is \"gpt_neox\"; wanted \"gpt2\", \"llama\""},
             {"llama", "'model_type': null", "\"model_type\" is null"},
             {"llama", "'model_type': 3", "\"model_type\" is 3"},
-            {"llama", "'hidden_act': 'gelu'", "\"hidden_act\" is \"gelu\", wanted \"silu\""},
+            {"llama", "'hidden_act': 'gelu'", "\"hidden_act\" is \"gelu\"; wanted \"silu\""},
             {"gpt2", "'activation_function': 'gelu'", "\"activation_function\" is \"gelu\""},
             {"gpt2", "'activation_function': 'relu'", "\"activation_function\" is \"relu\""},
-            {"gpt2", "'scale_attn_weights': false", "\"scale_attn_weights\" is false, wanted true"},
+            {"gpt2", "'scale_attn_weights': false", "\"scale_attn_weights\" is false; wanted true"},
             {"gpt2", "'scale_attn_by_inverse_layer_idx': true", "\"scale_attn_by_inverse_layer_idx\" is true"},
             {"gpt2", "'add_cross_attention': true", "\"add_cross_attention\" is true"},
-            {"gpt2", "'n_head': 5", "\"n_embd\" is 48, wanted a multiple of n_head = 5"},
+            {"gpt2", "'n_head': 5", "\"n_embd\" is 48; wanted a multiple of n_head = 5"},
             {"gpt2", "'attn_pdrop': 1.5", "\"attn_pdrop\" is 1.5"},
             {"llama", "'quantization_config': {'bits': 4}", "unquantized"},
-            {"llama", "'num_key_value_heads': 3", "\"num_key_value_heads\" is 3, wanted a divisor"},
+            {"llama", "'num_key_value_heads': 3", "\"num_key_value_heads\" is 3; wanted a divisor"},
             {"mistral", "'num_attention_heads': 5, 'hidden_size': 50", "\"num_key_value_heads\" is 2"},
             {"llama", "'num_attention_heads': 5, 'num_key_value_heads': 5", "\"hidden_size\" is 48"},
-            {"llama", "'head_dim': 11", "\"head_dim\" is 11, wanted an even"},
-            {"llama", "'hidden_size': 52", "\"head_dim\" is absent, wanted an even"},
+            {"llama", "'head_dim': 11", "\"head_dim\" is 11; wanted an even"},
+            {"llama", "'hidden_size': 52", "\"head_dim\" is absent; wanted an even"},
             {"llama", "'num_attention_heads': 65535, 'num_key_value_heads': 1, 'head_dim': 16384", "\"head_dim\""},
             {"llama", "'num_attention_heads': 65536", "\"num_attention_heads\" is 65536"},  // CUDA's grids end there
             {"llama", "'some_new_thing': true", "\"some_new_thing\" is true"},
@@ -323,7 +323,7 @@ TEST_SUITE("cpu") {
             {"llama", "'text_config': {'a': 1}", "\"text_config\""},
             {"mistral", "'attention_bias': true", "\"attention_bias\" is true"},
             {"qwen2", "'mlp_bias': true", "\"mlp_bias\" is true"},
-            {"llama", "'mlp_bias': 1", "\"mlp_bias\" is 1, wanted true or false"},
+            {"llama", "'mlp_bias': 1", "\"mlp_bias\" is 1; wanted true or false"},
             {"llama", "'tie_word_embeddings': 'no'", "\"tie_word_embeddings\" is \"no\""},
             {"llama", "'eos_token_id': '</s>'", "\"eos_token_id\""},
             {"llama", "'eos_token_id': [1, 'x']", "\"eos_token_id\""},

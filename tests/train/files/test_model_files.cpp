@@ -1,9 +1,10 @@
-// Finding a model's weights: one file, a directory, shards with an index; and every way in which an index, its shards
-// and the directory can fail to belong together. Each error must name the file that is at fault.
+// Finding a model's weights: one file, a directory, shards with an index. An index, its shards and the directory may
+// not belong together; each error must name the file that is at fault.
 #include <doctest/doctest.h>
 
 #include "tests/temporary_files.h"
 #include "train/files/model_files.h"
+#include "train/files/safetensors_writer.h"
 
 using namespace slab::train;
 using slab::test::content;

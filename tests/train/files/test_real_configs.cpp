@@ -1,5 +1,5 @@
-// config.json and adapter_config.json as they lie on people's disks: whole files of well-known models and of PEFT
-// versions, taken unchanged. A key that is refused here is a model that a user cannot train.
+// Real files of config.json and adapter_config.json: those of well-known models and of PEFT versions, unchanged. Each
+// key refused here would be a model that a user cannot train.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -1,8 +1,8 @@
-// The safetensors reader and writer: every way in which a header can lie, values that are no weights, and conversions
-// checked against all halves.
+// The safetensors reader and writer: each kind of false header, values that are no weights, and conversions of all
+// halves.
 //
-// A hostile file must end in an error that names the file and, where there is one, the tensor. So the tests look into
-// the message: a wrong error would tell the user to look in the wrong place.
+// A hostile file must end in an error that names the file and, where there is one, the tensor. So the tests read the
+// message: a wrong one would send the user to the wrong place.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -15,6 +15,7 @@
 #include "data/base/json_file.h"
 #include "tests/temporary_files.h"
 #include "train/files/safetensors.h"
+#include "train/files/safetensors_writer.h"
 
 using namespace slab::train;
 using slab::test::content;
@@ -56,7 +57,7 @@ std::string bytes_of(const std::vector<T>& values) {
     return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// What a half is, by its definition, in arithmetic that has nothing to do with the reader's.
+// A half's value by its definition, in arithmetic independent of the reader's.
 double half_value(uint16_t half) {
     const int exponent = (half >> 10) & 31, fraction = half & 1023;
     const double magnitude = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
@@ -113,8 +114,8 @@ TEST_SUITE("cpu") {
         std::vector<int32_t> got_ids(2);
         file.read_raw("ids", DType::i32, got_ids.data());
         CHECK(got_ids == ids);
-        CHECK(has(error_of([&] { file.read_raw("ids", DType::f32, got.data()); }), "\"ids\" is I32, wanted F32"));
-        CHECK(has(error_of([&] { file.read_as("ids", got.data()); }), "\"ids\" is I32, wanted F32, F16 or BF16"));
+        CHECK(has(error_of([&] { file.read_raw("ids", DType::f32, got.data()); }), "\"ids\" is I32; wanted F32"));
+        CHECK(has(error_of([&] { file.read_as("ids", got.data()); }), "\"ids\" is I32; wanted F32, F16 or BF16"));
     }
 
     TEST_CASE("safetensors: a write that fails leaves the old file") {
@@ -296,10 +297,10 @@ TEST_SUITE("cpu") {
         const struct {
             std::string entries, message;
         } cases[] = {
-            {entry("a", "F32", "[8]", 0, 64), "\"a\": has data_offsets [0,64], 64 bytes, wanted 32 bytes"},
+            {entry("a", "F32", "[8]", 0, 64), "\"a\": has data_offsets [0,64], 64 bytes; wanted 32 bytes"},
             {entry("a", "F32", "[17]", 0, 64), "wanted 68 bytes for F32 [17]"},
             {entry("a", "F16", "[16]", 0, 64), "wanted 32 bytes for F16 [16]"},
-            {entry("a", "F33", "[16]", 0, 64), "has dtype \"F33\", wanted one of BOOL"},
+            {entry("a", "F33", "[16]", 0, 64), "has dtype \"F33\"; wanted one of BOOL"},
             {entry("a", "f32", "[16]", 0, 64), "has dtype \"f32\""},
             {entry("a", "F32", "[18]", 0, 72), "end <= 64"},
             {entry("a", "F32", "[16]", 64, 0), "begin <= end"},
@@ -384,7 +385,7 @@ TEST_SUITE("cpu") {
         made.write(dir.path / "made");
         CHECK(content(dir.path / "made") == content(dir.path / "held"));
         CHECK(order == std::vector<std::string>{"wide", "narrow"});
-        // One that cannot be made leaves no file behind.
+        // A tensor that cannot be made leaves no file.
         made.add("bad", DType::f32, {1}, [](std::byte*) { throw std::runtime_error("cannot be read"); });
         CHECK(has(error_of([&] { made.write(dir.path / "failed"); }), "cannot be read"));
         CHECK(slab::test::names_in(dir.path) == std::vector<std::string>{"held", "made"});
