@@ -19,6 +19,7 @@
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/files/safetensors_writer.h"
+#include "train/model/memory_plan.h"
 #include "train/model/model.h"
 #include "train/model/step_loop.h"
 #include "train/run/run_setup.h"

@@ -9,6 +9,7 @@
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/files/safetensors_writer.h"
+#include "train/files/transpose.h"
 #include "train/spec/tensor_table.h"
 #include "train/spec/trained_table.h"
 

@@ -18,6 +18,7 @@
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/files/safetensors_writer.h"
+#include "train/files/transpose.h"
 #include "train/run/identity.h"
 #include "train/run/run_setup.h"
 #include "train/spec/text.h"
