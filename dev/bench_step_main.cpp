@@ -295,7 +295,7 @@ struct Pair {
 offload::PassTimes resident_parts(Pair& pair, const std::vector<MicroBatch>& batch, double step_ms) {
     constexpr int kTracedSteps = 5;
     Bench& bench = pair.resident;
-    const std::vector<int>& streamed = pair.streamed.layout.streamed;
+    const std::vector<int>& streamed = pair.streamed.layout.ring.streamed();
     const size_t L = static_cast<size_t>(bench.layout.config.L);
     std::vector<std::vector<double>> visit_ms(2 * L);  // of each visit in its order, one entry a step
     std::vector<double> head_ms;
@@ -398,9 +398,9 @@ void run(const BenchOptions& o) {
     offload::PassTimes parts = resident_parts(pair, batch, resident_ms);
     pair.compare_adapters();
     const double alone_ms = consecutive_ms(resident, batch, o.steps);
-    const int N = static_cast<int>(streamed.layout.streamed.size()), R = streamed.layout.slots;
+    const int N = static_cast<int>(streamed.layout.ring.streamed().size()), R = streamed.layout.ring.slots();
     const double copied_gbps = copy_delay_us > 0 ? o.link_limit_gbps : link.to_device_gbps;
-    parts.copy_ms = static_cast<double>(streamed.layout.slot_bytes) / copied_gbps / 1e6;
+    parts.copy_ms = static_cast<double>(streamed.layout.ring.slot_bytes()) / copied_gbps / 1e6;
     const double floor = offload::floor_ms(parts, N, R);
     const double flops = step_flops(c, o.micro_batch_size, o.sequence_len, o.lora_r);
     std::printf(

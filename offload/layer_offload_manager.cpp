@@ -33,18 +33,7 @@ LayerOffloadManager::LayerOffloadManager(SlabSource& source, RingPlan plan, Stre
       metered_(source, meter_, options_.disturb),
       schedule_(plan_),
       layer_slabs_(plan_.layers()) {
-    if (source.layers() != layers())
-        throw std::invalid_argument("ring plan: of " + std::to_string(layers()) + " layers; wanted " +
-                                    std::to_string(source.layers()) + ", as the source has");
-    for (int layer = 0; layer < layers(); ++layer) {
-        if (source.stored_bytes(layer) != plan_.stored_bytes(layer))
-            throw std::invalid_argument("ring plan: " + std::to_string(plan_.stored_bytes(layer)) + " bytes for " +
-                                        layer_text(layer) + "; wanted " + std::to_string(source.stored_bytes(layer)) +
-                                        ", as the source stores");
-        if (plan_.streams(layer) && !source.asynchronous(layer))
-            throw std::invalid_argument("ring plan: streams " + layer_text(layer) +
-                                        "; wanted it resident, its source has no host copy and would block the host");
-    }
+    check_plan(plan_, source);
 }
 
 LayerOffloadManager::~LayerOffloadManager() {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels/runtime/runtime.h"
+#include "offload/ring_plan.h"
 #include "offload/slab_layout.h"
 
 namespace slab::offload {
@@ -28,5 +29,9 @@ struct SlabSource {
     // slot: device memory of at least stored_bytes(layer) bytes.
     virtual void enqueue(int layer, std::byte* slot, Stream& transfer) = 0;
 };
+
+// Throws std::invalid_argument when the plan is of other layers or sizes than the source, or streams a layer that the
+// source cannot copy without blocking the host.
+void check_plan(const RingPlan& plan, const SlabSource& source);
 
 }  // namespace slab::offload

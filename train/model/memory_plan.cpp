@@ -94,7 +94,7 @@ std::string advice(const ModelLayout& layout, size_t reserved_bytes, size_t budg
         if (wanted.T < now.T) add(wanted);
     };
     ModelSettings offloading = now;
-    if (layout.streamed.size() + layout.resident_frozen.size() > 2) {
+    if (layout.ring.streamed().size() + layout.resident_frozen.size() > 2) {
         offloading.layer_offloading = true;
         offloading.num_prefetch = 1;
         offloading.num_slots = 2;

@@ -189,9 +189,6 @@ void lay_out_streaming(ModelLayout& m) {
     m.ring = offload::RingPlan(offload::slab_bytes(m.layer_slabs()), options);
     for (int l = 0; l < m.config.L; ++l)
         if (m.layer_is_frozen(l) && !m.ring.streams(l)) m.resident_frozen.push_back(l);
-    m.streamed = m.ring.streamed();
-    m.slots = m.ring.slots();
-    m.slot_bytes = m.ring.slot_bytes();
 }
 
 void lay_out_activations(ModelLayout& m) {
@@ -290,6 +287,7 @@ size_t ModelLayout::cache_bytes() const {
 }
 
 std::vector<PlanItem> ModelLayout::device_items() const {
+    const offload::RingPlan& plan = ring;
     size_t resident_bytes = 0;
     for (int l : resident_frozen) resident_bytes = plus(resident_bytes, layer(l).slab.total_bytes());
     const TrainedBytes t = trained_bytes(trained);
@@ -298,8 +296,9 @@ std::vector<PlanItem> ModelLayout::device_items() const {
         {weights_resident, "embeddings, final norm, head (frozen)", outside().slab.total_bytes()},
         {weights_resident, std::to_string(resident_frozen.size()) + " frozen layers", resident_bytes},
         {weights_resident, "rotary table", rotary_bytes},
-        {ring, std::to_string(slots) + " slots for " + std::to_string(streamed.size()) + " streamed layers",
-         times(static_cast<size_t>(slots), slot_bytes)},
+        {ring,
+         std::to_string(plan.slots()) + " slots for " + std::to_string(plan.streamed_layers()) + " streamed layers",
+         times(plan.slots(), plan.slot_bytes())},
         {MemoryCategory::trained, settings.lora ? "A and B" : "as layers read them", t.params},
         {MemoryCategory::trained, "float32 masters", t.master},
         {MemoryCategory::trained, "gradients", t.grads},
@@ -328,10 +327,10 @@ size_t ModelLayout::device_bytes() const {
 
 std::vector<std::pair<std::string, size_t>> ModelLayout::host_items() const {
     size_t streamed_bytes = 0, staging_bytes = 0;
-    for (int l : streamed) streamed_bytes = plus(streamed_bytes, layer(l).slab.total_bytes());
+    for (int l : ring.streamed()) streamed_bytes = plus(streamed_bytes, layer(l).slab.total_bytes());
     for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, layer(l).slab.total_bytes());
     std::vector<std::pair<std::string, size_t>> items = {
-        {"slabs of " + std::to_string(streamed.size()) + " streamed layers", streamed_bytes},
+        {"slabs of " + std::to_string(ring.streamed_layers()) + " streamed layers", streamed_bytes},
         {"staging while loading", std::max(staging_bytes, outside().slab.total_bytes())},
         {"trained tensors while saving or resuming",
          times(kTrainedHostCopies, times(trained.parameter_count(), sizeof(float)))}};

@@ -98,10 +98,7 @@ struct ModelLayout {
 
     // Streaming.
     offload::RingPlan ring;
-    std::vector<int> streamed;         // layer numbers
     std::vector<int> resident_frozen;  // frozen layers on the device
-    int slots = 0;                     // R: slots of the ring, at most one for each streamed layer
-    size_t slot_bytes = 0;
 
     // Activations.
     int activation_sets = 1;  // block activation sets held at once

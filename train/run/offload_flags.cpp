@@ -6,6 +6,7 @@
 
 #include "data/base/byte_size.h"
 #include "data/base/display.h"
+#include "offload/ring_plan.h"
 #include "train/model/slots_auto.h"
 #include "train/run/flag_table.h"
 
@@ -60,7 +61,7 @@ void apply_offload_flags(ModelSettings& s, const OffloadFlags& f, int L) {
         f.recompute == "block" || (f.recompute.empty() && f.layer_offloading) ? Recompute::block : Recompute::none;
     check_range(flag_named("num-prefetch"), f.num_prefetch, "--num-prefetch " + std::to_string(f.num_prefetch));
     s.num_prefetch = f.num_prefetch;
-    s.num_slots = f.num_prefetch + 1;
+    s.num_slots = offload::least_slots(f.num_prefetch);
     if (!f.num_slots.empty() && f.num_slots != "auto") {
         s.num_slots = whole_number(f.num_slots);
         if (s.num_slots < 0)

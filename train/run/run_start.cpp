@@ -95,12 +95,12 @@ void Run::announce_plan() {
     device_ = std::make_unique<Device>(DeviceOptions{.threads = o_.threads, .budget_bytes = o_.offload.budget_bytes()});
     const MemoryAccount& account = device_->memory();
     layout_ = make_layout(config_, settings, o_.offload, account.reserved_bytes(), account.budget_bytes());
-    if (!o_.offload.num_slots.empty() && o_.offload.num_slots != "auto" && !layout_->streamed.empty() &&
-        settings.num_slots > layout_->slots)
+    if (!o_.offload.num_slots.empty() && o_.offload.num_slots != "auto" && !layout_->ring.streamed().empty() &&
+        settings.num_slots > layout_->ring.slots())
         out_ << "note: --num-slots " << o_.offload.num_slots << " is more than the "
-             << data::counted(layout_->streamed.size(), "streamed layer") << "; the ring has " << layout_->slots
-             << " slots and holds every one\n";
-    if (o_.offload.layer_offloading && layout_->streamed.empty())
+             << data::counted(layout_->ring.streamed().size(), "streamed layer") << "; the ring has "
+             << layout_->ring.slots() << " slots and holds every one\n";
+    if (o_.offload.layer_offloading && layout_->ring.streamed().empty())
         out_ << "warning: --layer-offloading has nothing to stream: "
              << (layout_->resident_frozen.empty() ? "no layer is frozen" : "every frozen layer is kept resident")
              << "; training goes on resident\n";
@@ -222,8 +222,8 @@ void Run::load_model() {
     out_ << "loaded in " << format_text("%.1f", data::seconds_since(start)) << " s; " << model_->offload().report()
          << "\n"
          << std::flush;
-    if (!layout_->streamed.empty()) out_ << "host memory: " << model_->slabs().report() << "\n";
-    if (!layout_->streamed.empty()) link_gbps_ = measure_link_gbps(*model_);
+    if (!layout_->ring.streamed().empty()) out_ << "host memory: " << model_->slabs().report() << "\n";
+    if (!layout_->ring.streamed().empty()) link_gbps_ = measure_link_gbps(*model_);
     loop_ = std::make_unique<StepLoop>(*model_);
 }
 
@@ -314,7 +314,7 @@ void Run::restore() {
     log_ = RunLog(log_path(o_), o_.resume_from_checkpoint.empty() ? -1 : state_.step, [&] { require_own_log(o_); });
     data::write_file_atomically(output_dir_ / "config.toml", run_config_text(o_, layout_->settings.lora));
     const char* const offload =
-        layout_->streamed.empty() ? (o_.offload.layer_offloading ? "inactive" : "off") : "active";
+        layout_->ring.streamed().empty() ? (o_.offload.layer_offloading ? "inactive" : "off") : "active";
     log_.write({{"event", "start"},
                 {"step", state_.step},
                 {"max_steps", steps_},
@@ -324,9 +324,9 @@ void Run::restore() {
                 {"precision", kPrecision},
                 {"trained_parameters", layout_->trained.parameter_count()},
                 {"offload", offload},
-                {"streamed_layers", layout_->streamed.size()},
-                {"slots", layout_->slots},
-                {"slot_bytes", layout_->slot_bytes},
+                {"streamed_layers", layout_->ring.streamed().size()},
+                {"slots", layout_->ring.slots()},
+                {"slot_bytes", layout_->ring.slot_bytes()},
                 {"num_prefetch", layout_->settings.num_prefetch},
                 {"recompute", layout_->settings.recompute == Recompute::block ? "block" : "none"},
                 {"planned_device_bytes", device_->memory().reserved_bytes() + layout_->device_bytes()},

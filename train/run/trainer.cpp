@@ -239,7 +239,7 @@ void Run::collect_one() {
     r.left_seconds = per_step * static_cast<double>(steps_ - r.step);
     r.device_peak_bytes = device_->memory().peak_bytes();
     r.device_budget_bytes = device_->memory().budget_bytes();
-    r.streaming = !layout_->streamed.empty();
+    r.streaming = !layout_->ring.streamed().empty();
     r.slabs_in = flight.slabs_in;
     r.bytes_in = flight.bytes_in;
     r.slabs_out = flight.slabs_out;
@@ -356,19 +356,19 @@ void Run::finish() {
                     {"step", state_.step},
                     {"seconds", seconds},
                     {"device_peak_bytes", device_->memory().peak_bytes()}};
-    if (!layout_->streamed.empty()) {
+    if (!layout_->ring.streamed().empty()) {
         const size_t all_slabs =
-            std::accumulate(layout_->streamed.begin(), layout_->streamed.end(), size_t{0},
+            std::accumulate(layout_->ring.streamed().begin(), layout_->ring.streamed().end(), size_t{0},
                             [&](size_t sum, int l) { return sum + layout_->layer(l).slab.total_bytes(); });
         uint64_t visits = 0;  // of streamed layers, in one micro-batch
         for (const int layer : layout_->training_visits())
-            visits += std::binary_search(layout_->streamed.begin(), layout_->streamed.end(), layer);
+            visits += std::binary_search(layout_->ring.streamed().begin(), layout_->ring.streamed().end(), layer);
         const uint64_t naive = visits * passes_;
         out_ << "streamed " << count_text(slabs_in_total_) << " slabs, " << memory_text(bytes_in_total_)
              << ", to the device in training (loading every layer at every visit: " << count_text(naive)
              << " slabs); weights moved back: " << bytes_text(bytes_out_total_) << "\n"
-             << "device memory spared: " << memory_text(all_slabs - layout_->slots * layout_->slot_bytes) << " of "
-             << memory_text(all_slabs) << " of streamed weights; compute waited for the link "
+             << "device memory spared: " << memory_text(all_slabs - layout_->ring.slots() * layout_->ring.slot_bytes())
+             << " of " << memory_text(all_slabs) << " of streamed weights; compute waited for the link "
              << format_text("%.1f%%", 100 * wait_ms_total_ / 1e3 / std::max(step_seconds_total_, 1e-9))
              << " of the steps' time\n";
         summary["slabs_in"] = slabs_in_total_;

@@ -28,7 +28,7 @@ Outcome outcome_of(const TinyBase& base, const ModelSettings& settings, const Mo
     TinyRun run(base, settings, options);
     Outcome outcome = train_steps(run, steps);
     const auto& stats = run.model.offload().stats();
-    CHECK((stats.slabs_in > 0) == !run.layout.streamed.empty());  // a run that did not stream proves nothing
+    CHECK((stats.slabs_in > 0) == !run.layout.ring.streamed().empty());  // a run that did not stream proves nothing
     CHECK(stats.misses == 0);
     CHECK(stats.slabs_out == 0);
     CHECK(stats.bytes_out == 0);
@@ -182,13 +182,13 @@ TEST_SUITE("cpu") {
         for (const std::vector<int>& residents : {std::vector<int>{}, std::vector<int>{2}})
             for (int R = 2; R <= L; ++R) {
                 TinyRun run(base, streamed(tiny_settings(), 1, R, residents));
-                const uint64_t N = run.layout.streamed.size(), slots = std::min<uint64_t>(R, N);
+                const uint64_t N = run.layout.ring.streamed().size(), slots = std::min<uint64_t>(R, N);
                 const uint64_t slab_bytes = run.layout.layer(0).slab.total_bytes();
                 auto& offload = run.model.offload();
                 CAPTURE(N);
                 CAPTURE(R);
                 REQUIRE(N == static_cast<uint64_t>(L) - residents.size());
-                REQUIRE(run.layout.slots == static_cast<int>(slots));
+                REQUIRE(run.layout.ring.slots() == static_cast<int>(slots));
                 for (int step = 0; step < 4; ++step) {
                     offload.reset_stats();
                     const Traffic before = run.device.traffic();
@@ -223,8 +223,8 @@ TEST_SUITE("cpu") {
             resident.layer_offloading = false;
             resident.resident_layers.clear();
             const ModelLayout layout = make_layout(base.config, settings);
-            CHECK(layout.streamed.empty());
-            CHECK(layout.slots == 0);
+            CHECK(layout.ring.streamed().empty());
+            CHECK(layout.ring.slots() == 0);
             check_same(base, settings, outcome_of(base, resident));
         }
     }

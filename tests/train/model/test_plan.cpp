@@ -109,7 +109,7 @@ TEST_SUITE("cpu") {
                 CHECK(account.peak_bytes(category) == by_category[category]);
             }
             size_t slab_bytes = 0;
-            for (const int l : run.layout.streamed) slab_bytes += run.layout.layer(l).slab.total_bytes();
+            for (const int l : run.layout.ring.streamed()) slab_bytes += run.layout.layer(l).slab.total_bytes();
             size_t planned_slab_bytes = 0;
             for (const auto& [what, bytes] : run.layout.host_items())
                 if (what.starts_with("slabs of")) planned_slab_bytes += bytes;

@@ -135,7 +135,7 @@ Outcome train(const Subject& subject, const ModelSettings& settings, Timing timi
     Run run(subject, settings);
     run.disturbance->timing = timing;
     run.disturbance->random.seed(seed);
-    const bool streams = !run.layout.streamed.empty();
+    const bool streams = !run.layout.ring.streamed().empty();
     REQUIRE(streams == settings.layer_offloading);
     const size_t copies = streams ? arm(run, subject.steps) : 0;
     Outcome outcome;
@@ -255,7 +255,7 @@ TEST_SUITE("gpu") {
         config.max_positions = 128;
         const Subject subject{[&config] { return BaseWeights::random(5, config); }, config, lora_settings(1, 128), 2};
         const ModelSettings settings = streamed(subject.settings, 1, 2, {}, Recompute::none);
-        REQUIRE(make_layout(config, settings).slot_bytes > 200'000'000);
+        REQUIRE(make_layout(config, settings).ring.slot_bytes() > 200'000'000);
         const Outcome want = train_resident(subject);
         check_same(subject, settings, want);
         check_same(subject, settings, want, Timing::random);

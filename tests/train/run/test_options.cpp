@@ -496,7 +496,7 @@ TEST_SUITE("cpu") {
         ModelSettings frozen = tiny_full_settings(4);
         apply_offload_flags(frozen, offloading("", "2"), config.L);
         CHECK(frozen.resident_layers == std::vector<int>{1, 3});
-        CHECK(make_layout(config, frozen).streamed == std::vector<int>{0, 2});
+        CHECK(make_layout(config, frozen).ring.streamed() == std::vector<int>{0, 2});
         CHECK(has(error_of([&] { apply_offload_flags(frozen, offloading("", "5"), config.L); }), "only 4 layers"));
         for (const int K : {0, 4}) {
             ModelSettings listed = tiny_full_settings(K);
@@ -511,16 +511,17 @@ TEST_SUITE("cpu") {
         ModelSettings settings = tiny_settings();
         apply_offload_flags(settings, flags, config.L);
         const ModelLayout least = make_layout(config, settings);
-        REQUIRE(least.slots == 2);
-        CHECK(make_layout(config, settings, flags, 0, 0).slots == 6);  // no limit: every layer
+        REQUIRE(least.ring.slots() == 2);
+        CHECK(make_layout(config, settings, flags, 0, 0).ring.slots() == 6);  // no limit: every layer
         for (int more = 0; more <= 5; ++more)
-            for (const size_t left : {size_t{0}, least.slot_bytes - 1}) {
-                const size_t budget = 1000 + least.device_bytes() + static_cast<size_t>(more) * least.slot_bytes + left;
+            for (const size_t left : {size_t{0}, least.ring.slot_bytes() - 1}) {
+                const size_t budget =
+                    1000 + least.device_bytes() + static_cast<size_t>(more) * least.ring.slot_bytes() + left;
                 const ModelLayout layout = make_layout(config, settings, flags, 1000, budget);
-                CHECK(layout.slots == std::min(2 + more, 6));
+                CHECK(layout.ring.slots() == std::min(2 + more, 6));
                 CHECK(1000 + layout.device_bytes() <= budget);
             }
-        CHECK(make_layout(config, settings, flags, 0, 1).slots == 2);  // does not fit: the plan says so
+        CHECK(make_layout(config, settings, flags, 0, 1).ring.slots() == 2);  // does not fit: the plan says so
     }
 
     TEST_CASE("options: a config file takes both spellings, the command line beats it, it beats the defaults") {
