@@ -1,9 +1,9 @@
 // The central promise on a GPU: a streamed step gives the bits of the resident step, in this build's number type.
 //
 // While a model trains, the slot of every coming copy is filled with NaN as soon as the transfer stream has waited for
-// `free`. Both streams are delayed. A reader that did not wait for `ready` sees NaN. So does one whose slot is given away
-// too early. On the CPU tests/mutation_test.sh shows that, on a GPU dev/gpu_report.sh. The slot of each copy comes from
-// simulating the schedule, so the test also compares the manager with the simulation.
+// `free`. Both streams are delayed. A reader that did not wait for `ready` sees NaN. So does one whose slot is given
+// away too early. On the CPU tests/mutation_test.sh shows that, on a GPU dev/gpu_report.sh. The slot of each copy comes
+// from simulating the schedule, so the test also compares the manager with the simulation.
 #if defined(SLABSTREAM_CUDA)
 
 #include <cstdint>
