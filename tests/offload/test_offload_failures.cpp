@@ -19,8 +19,8 @@ TEST_SUITE("cpu") {
             for (int failing = 0; failing < P; ++failing) {
                 CAPTURE(P);
                 CAPTURE(failing);
-                Toy toy(L);
-                LayerOffloadManager& m = toy.make({.num_prefetch = P, .num_slots = P + 1});
+                Toy toy(L, {.num_prefetch = P, .num_slots = least_slots(P)});
+                LayerOffloadManager& m = toy.make();
                 m.attach();
                 toy.step(pass_order(L));
                 toy.step({7, 6, 5, 4});
@@ -40,8 +40,8 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("offload: two loads at once of which the first fails") {
-        Toy toy(4);
-        LayerOffloadManager& m = toy.make({.num_prefetch = 2, .num_slots = 3});
+        Toy toy(4, {.num_prefetch = 2, .num_slots = 3});
+        LayerOffloadManager& m = toy.make();
         m.attach();
         toy.source.failing_layer = 0;
         CHECK_THROWS_WITH_AS(m.pre_step({0, 1, 2, 3}), "the source fails", std::runtime_error);
@@ -53,7 +53,7 @@ TEST_SUITE("cpu") {
     TEST_CASE("offload: after reset_stats no time counts as not taken") {
         Gate work;
         Toy toy(3);
-        LayerOffloadManager& m = toy.make({});
+        LayerOffloadManager& m = toy.make();
         m.attach();
         work.hold(toy.compute);
         m.pre_step(pass_order(3));
