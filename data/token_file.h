@@ -37,6 +37,7 @@ class TokenFile {
     // Tokens [begin, begin + count) and one mask byte for each: bits kMaskTarget and kMaskDocumentStart. Without a mask
     // every token is a target, and token 0 starts the only document. begin + count <= size().
     void read(size_t begin, size_t count, uint32_t* tokens, uint8_t* bits) const;
+    void read_mask(size_t begin, size_t count, uint8_t* bits) const;  // the mask alone
     bool has_mask() const { return has_mask_; }
     const std::filesystem::path& path() const { return path_; }
     size_t token_bytes() const { return token_bytes_; }          // 2 or 4
@@ -52,7 +53,6 @@ class TokenFile {
 
   private:
     void read_tokens(size_t begin, size_t count, uint32_t* tokens) const;
-    void read_mask(size_t begin, size_t count, uint8_t* bits) const;
     template <class F>
     void for_each_token(F&& f) const;  // f(index, token)
     void scan_tokens();

@@ -26,7 +26,7 @@
 #include "data/base/clock.h"
 #include "data/base/display.h"
 #include "data/base/error.h"
-#include "data/base/output_paths.h"
+#include "data/base/output_directory.h"
 #include "data/base/parallel.h"
 #include "data/base/stop_signals.h"
 #include "data/hub_cache.h"

@@ -25,6 +25,7 @@
 #include "train/model/memory_plan.h"
 #include "train/model/step_loop.h"
 #include "train/run/options.h"
+#include "train/run/session.h"
 #include "train/spec/lora.h"
 #include "train/spec/micro_batch.h"
 #include "train/spec/model_limits.h"
@@ -202,15 +203,15 @@ std::vector<MicroBatch> random_batch(const ModelConfig& c, const BenchOptions& o
 
 // One model with its own device and memory account.
 struct Bench {
-    std::unique_ptr<Device> device;
     ModelLayout layout;
     std::unique_ptr<BaseWeights> weights;
-    std::unique_ptr<Model> model;
-    std::unique_ptr<StepLoop> loop;
+    Session session;
     std::vector<double> step_ms;
 
-    static ModelLayout layout_of(const ModelConfig& c, const BenchOptions& o, bool streamed, size_t reserved_bytes,
-                                 size_t budget_bytes) {
+    Model& model() { return *session.model; }
+    StepLoop& loop() { return *session.loop; }
+
+    static ModelLayout layout_of(Device& device, const ModelConfig& c, const BenchOptions& o, bool streamed) {
         ModelSettings s;
         s.B = o.micro_batch_size, s.T = o.sequence_len;
         s.lora = LoraSettings{.r = o.lora_r,
@@ -224,15 +225,13 @@ struct Bench {
         if (!streamed) flags.num_slots.clear(), flags.resident_layers.clear(), flags.num_prefetch = 1;
         if (flags.recompute.empty()) flags.recompute = "none";
         apply_offload_flags(s, flags, c.L);
-        return make_layout(c, s, flags, reserved_bytes, budget_bytes);
+        return plan_layout(device, c, s, flags);
     }
 
     Bench(const ModelConfig& c, const BenchOptions& o, bool streamed, double copy_delay_us) {
-        device =
-            std::make_unique<Device>(DeviceOptions{.threads = o.threads, .budget_bytes = o.offload.budget_bytes()});
-        layout = layout_of(c, o, streamed, device->memory().reserved_bytes(), device->memory().budget_bytes());
-        check_budget(layout, device->memory().reserved_bytes(), device->memory().budget_bytes());
-        check_available(layout, device->memory().reserved_bytes(), device->available_bytes());
+        std::unique_ptr<Device> device = open_device(o.threads, o.offload);
+        layout = layout_of(*device, c, o, streamed);
+        check_memory(*device, layout);
         weights = std::make_unique<BaseWeights>(BaseWeights::random(1, c));
         Model::Options options;
         if (copy_delay_us > 0)
@@ -240,31 +239,30 @@ struct Bench {
                 if (stream.name() == "transfer") delay_async(static_cast<int>(copy_delay_us), stream);
             };
         const auto start = std::chrono::steady_clock::now();
-        model = std::make_unique<Model>(*device, layout, *weights, options);
+        session = open_session(std::move(device), layout, *weights, options);
         std::printf("%s model ready in %.2f s\n", streamed ? "streamed" : "resident",
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
         // B starts at zero. A little noise gives the products the numbers of a run under way.
-        std::vector<float> adapters = model->trained().read_weights(model->compute());
+        std::vector<float> adapters = model().trained().read_weights(model().compute());
         for (size_t i = 0; i < adapters.size(); ++i)
             if (adapters[i] == 0)
                 adapters[i] = 0.01f * (uniform01(philox(3, static_cast<uint32_t>(i), 0, 0, 0).v[0]) - 0.5f);
-        model->trained().write_weights(adapters, model->compute());
-        loop = std::make_unique<StepLoop>(*model);
+        model().trained().write_weights(adapters, model().compute());
     }
 
     void enqueue(const std::vector<MicroBatch>& batch) {
-        loop->enqueue(
+        loop().enqueue(
             batch,
             {.adamw = {.learning_rate = 1e-5f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .weight_decay = 0},
              .max_grad_norm = 1});
     }
     // A step by itself: its time begins when it is enqueued.
     StepResult step(const std::vector<MicroBatch>& batch) {
-        loop->restart_clock();
+        loop().restart_clock();
         enqueue(batch);
-        return loop->collect();
+        return loop().collect();
     }
-    std::vector<float> adapters() { return model->trained().read_weights(model->compute()); }
+    std::vector<float> adapters() { return model().trained().read_weights(model().compute()); }
 };
 
 // A resident model and a streamed one that take the same steps in turn.
@@ -300,12 +298,12 @@ offload::PassTimes resident_parts(Pair& pair, const std::vector<MicroBatch>& bat
     std::vector<std::vector<double>> visit_ms(2 * L);  // of each visit in its order, one entry a step
     std::vector<double> head_ms;
     for (int step = 0; step < kTracedSteps; ++step) {
-        bench.model->offload().set_trace(true);
+        bench.model().offload().set_trace(true);
         pair.step(batch, false);
         std::vector<offload::TraceBox> visits;
-        for (const auto& box : bench.model->offload().trace())
+        for (const auto& box : bench.model().offload().trace())
             if (box.kind == offload::TraceBox::Kind::visit) visits.push_back(box);
-        bench.model->offload().set_trace(false);
+        bench.model().offload().set_trace(false);
         std::sort(visits.begin(), visits.end(), [](const auto& a, const auto& b) { return a.start_ms < b.start_ms; });
         if (visits.size() != 2 * L) throw std::logic_error("the trace does not hold two visits of every layer");
         for (size_t i = 0; i < 2 * L; ++i) visit_ms[i].push_back(visits[i].end_ms - visits[i].start_ms);
@@ -327,22 +325,22 @@ offload::PassTimes resident_parts(Pair& pair, const std::vector<MicroBatch>& bat
 // Resident steps as a trainer enqueues them, each before its predecessor is done.
 double consecutive_ms(Bench& bench, const std::vector<MicroBatch>& batch, int steps) {
     std::vector<double> times;
-    bench.loop->restart_clock();
+    bench.loop().restart_clock();
     bench.enqueue(batch);
     for (int i = 0; i < steps; ++i) {
         bench.enqueue(batch);
-        times.push_back(1e3 * bench.loop->collect().seconds);
+        times.push_back(1e3 * bench.loop().collect().seconds);
     }
-    times.push_back(1e3 * bench.loop->collect().seconds);
+    times.push_back(1e3 * bench.loop().collect().seconds);
     times.erase(times.begin());
     return median(times);
 }
 
 void print_profile(Bench& bench, const std::vector<MicroBatch>& batch, double alone_ms) {
-    bench.model->compute().set_profiling(true);
+    bench.model().compute().set_profiling(true);
     const double step_ms = 1e3 * bench.step(batch).seconds;
-    const auto profile = bench.model->compute().profile_ms();
-    bench.model->compute().set_profiling(false);
+    const auto profile = bench.model().compute().profile_ms();
+    bench.model().compute().set_profiling(false);
     std::vector<std::pair<std::string, double>> rows(profile.begin(), profile.end());
     std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     double all = 0, products = 0;
@@ -367,7 +365,7 @@ void run(const BenchOptions& o) {
         Device device({.threads = o.threads});
         std::printf("%s, %s, B %d, T %d, LoRA r %d on all linear layers\n", device.name().c_str(), kPrecision,
                     o.micro_batch_size, o.sequence_len, o.lora_r);
-        const ModelLayout layout = Bench::layout_of(c, o, true, 0, 0);
+        const ModelLayout layout = Bench::layout_of(device, c, o, true);
         const size_t slab_bytes = layout.layer(0).slab.total_bytes();
         rate = measure_matrix_rate(device, products_of(c, rows, static_cast<size_t>(layout.head_chunk_rows)),
                                    kGpu ? 10 : 3);
@@ -388,9 +386,9 @@ void run(const BenchOptions& o) {
     Pair pair{Bench(c, o, false, 0), Bench(c, o, true, copy_delay_us)};
     Bench &resident = pair.resident, &streamed = pair.streamed;
     for (int i = 0; i < o.warmup; ++i) pair.step(batch, false);
-    streamed.model->offload().reset_stats();
+    streamed.model().offload().reset_stats();
     for (int i = 0; i < o.steps; ++i) pair.step(batch, true);
-    const offload::OffloadStats stats = streamed.model->offload().stats();
+    const offload::OffloadStats stats = streamed.model().offload().stats();
     const double resident_ms = median(resident.step_ms), streamed_ms = median(streamed.step_ms);
     std::vector<double> ratios;
     for (int i = 0; i < o.steps; ++i) ratios.push_back(streamed.step_ms[i] / resident.step_ms[i]);
@@ -421,8 +419,8 @@ void run(const BenchOptions& o) {
                 100 * stats.wait_ms / std::accumulate(streamed.step_ms.begin(), streamed.step_ms.end(), 0.0));
     for (Bench* bench : {&resident, &streamed})
         std::printf("%s peak device memory %s, planned %s\n", bench == &resident ? "resident" : "streamed",
-                    bytes_text(bench->device->memory().peak_bytes()).c_str(),
-                    bytes_text(bench->device->memory().reserved_bytes() + bench->layout.device_bytes()).c_str());
+                    bytes_text(bench->session.device->memory().peak_bytes()).c_str(),
+                    bytes_text(planned_bytes(*bench->session.device, bench->layout)).c_str());
     print_profile(resident, batch, alone_ms);
 }
 

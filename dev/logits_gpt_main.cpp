@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,7 +14,6 @@
 #include "data/base/command_line.h"
 #include "data/base/output_paths.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/runtime/host_memory.h"
 #include "train/files/adapter_files.h"
 #include "train/files/base_config.h"
 #include "train/files/model_directory.h"
@@ -22,7 +22,7 @@
 #include "train/model/memory_plan.h"
 #include "train/model/model.h"
 #include "train/model/step_loop.h"
-#include "train/run/run_setup.h"
+#include "train/run/session.h"
 #include "train/spec/micro_batch.h"
 
 namespace fs = std::filesystem;
@@ -70,18 +70,12 @@ void run(const Arguments& a) {
         settings.freeze_layers = 0;
     }
     apply_offload_flags(settings, a.offload, config.L);
-    Device device({.threads = a.threads, .budget_bytes = a.offload.budget_bytes()});
-    const MemoryAccount& account = device.memory();
-    const ModelLayout layout =
-        make_layout(config, settings, a.offload, account.reserved_bytes(), account.budget_bytes());
-    check_budget(layout, account.reserved_bytes(), account.budget_bytes());
-    check_available(layout, account.reserved_bytes(), device.available_bytes());
-    check_host_memory(layout, available_host_bytes());
+    std::unique_ptr<Device> device = open_device(a.threads, a.offload);
+    const ModelLayout layout = plan_layout(*device, config, settings, a.offload);
+    check_memory(*device, layout);
     BaseWeights weights = BaseWeights::from_files(a.base, config);
-    Model model(device, layout, weights, {});
-    if (!a.adapter_in.empty())
-        model.trained().write_weights(read_trained(adapter_weights_file(a.adapter_in), layout.trained),
-                                      model.compute());
+    const Session session = open_session(std::move(device), layout, weights, {}, a.adapter_in);
+    Model& model = *session.model;
 
     std::vector<float> logits;  // [B, T, V]
     for (size_t b = 0; b < tokens.B; ++b) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -27,7 +28,7 @@
 #include "train/files/safetensors.h"
 #include "train/model/memory_plan.h"
 #include "train/model/step_loop.h"
-#include "train/run/run_setup.h"
+#include "train/run/session.h"
 #include "train/spec/micro_batch.h"
 #include "train/spec/trained_table.h"
 
@@ -238,16 +239,15 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
     if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / kAdapterConfigFile, config);
     if (settings.lora) settings.lora->dropout = 0;  // the references are made without
     apply_offload_flags(settings, flags, config.L);
-    Device device({.threads = threads, .budget_bytes = flags.budget_bytes()});
-    const ModelLayout layout =
-        make_layout(config, settings, flags, device.memory().reserved_bytes(), device.memory().budget_bytes());
-    check_budget(layout, device.memory().reserved_bytes(), device.memory().budget_bytes());
-    check_available(layout, device.memory().reserved_bytes(), device.available_bytes());
+    std::unique_ptr<Device> opened = open_device(threads, flags);
+    const ModelLayout layout = plan_layout(*opened, config, settings, flags);
+    check_memory(*opened, layout);
     BaseWeights weights = BaseWeights::from_files(base, config);
-    Model model(device, layout, weights, {});
-    if (!e.full)
-        model.trained().write_weights(read_trained(adapter_weights_file(directory / "adapter"), layout.trained),
-                                      model.compute());
+    const Session session =
+        open_session(std::move(opened), layout, weights, {}, e.full ? fs::path() : directory / "adapter");
+    Device& device = *session.device;
+    Model& model = *session.model;
+    StepLoop& loop = *session.loop;
     const std::vector<float> initial = model.trained().read_weights(model.compute());
     const auto steps = read_batches(expected, e, config.V);
     Report report;
@@ -265,7 +265,6 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
                      tensor_tolerance);
         report.digest(got.data(), got.size() * sizeof(float));
     }
-    StepLoop loop(model);
     uint64_t moved_back_bytes = 0;  // by the steps alone, without what is read here for comparing
     for (int step = 0; step < e.steps; ++step) {
         StepSettings s = e.settings;
@@ -292,7 +291,7 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
     check_traffic(report, layout, model.offload().stats(), e);
     report.check("peak_device_bytes_minus_plan",
                  std::abs(static_cast<double>(device.memory().peak_bytes()) -
-                          static_cast<double>(device.memory().reserved_bytes() + layout.device_bytes())),
+                          static_cast<double>(planned_bytes(device, layout))),
                  0);
     return report.finish();
 }

@@ -31,7 +31,8 @@
 #include "train/model/model.h"
 #include "train/model/step_loop.h"
 #include "train/run/options.h"
-#include "train/run/trainer.h"
+#include "train/run/run.h"
+#include "train/run/session.h"
 #include "train/spec/lora.h"
 #include "train/spec/micro_batch.h"
 #include "train/spec/trained_table.h"
@@ -176,20 +177,24 @@ inline train::MicroBatch tiny_batch(const train::ModelConfig& config, const Batc
     return batch;
 }
 
-// A model with its device, weights, layout and step loop.
+// A session on a tiny base. Memory is not checked before it is allocated.
 struct TinyRun {
-    Device device;
     train::BaseWeights weights;
     train::ModelLayout layout;
-    train::Model model;
-    train::StepLoop loop;
+    train::Session session;
+    Device& device;
+    train::Model& model;
+    train::StepLoop& loop;
     TinyRun(const TinyBase& base, const train::ModelSettings& settings, const train::Model::Options& options = {},
             size_t budget_bytes = 0)
-        : device({.threads = 2, .budget_bytes = budget_bytes}),
-          weights(base.weights()),
+        : weights(base.weights()),
           layout(train::make_layout(base.config, settings)),
-          model(device, layout, weights, options),
-          loop(model) {}
+          session(
+              train::open_session(std::make_unique<Device>(DeviceOptions{.threads = 2, .budget_bytes = budget_bytes}),
+                                  layout, weights, options)),
+          device(*session.device),
+          model(*session.model),
+          loop(*session.loop) {}
 };
 
 inline double evaluate(TinyRun& run, const std::vector<train::MicroBatch>& batches) {

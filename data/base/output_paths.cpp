@@ -55,21 +55,4 @@ void require_new_directory(const std::string& flag, const fs::path& path) {
                          .hint = "remove it, or give another"});
 }
 
-OutputDirectory::OutputDirectory(const std::string& flag, const fs::path& path) {
-    std::error_code error;
-    for (fs::path p = fs::absolute(path); !fs::exists(p, error) && p.has_relative_path(); p = p.parent_path())
-        made_.push_back(p);
-    fs::create_directories(path, error);
-    if (error || !fs::is_directory(path))
-        throw IoError({.subject = flag + " " + path.string(),
-                       .given = "cannot be made: " + (error ? error.message() : "a file is in the way"),
-                       .hint = "choose a directory that you may write to"});
-}
-
-OutputDirectory::~OutputDirectory() {
-    std::error_code error;
-    for (const fs::path& path : made_)
-        if (fs::is_directory(path, error)) fs::remove(path, error);  // refused by the system when it holds something
-}
-
 }  // namespace slab::data

@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
 namespace slab::data {
 
@@ -24,19 +23,5 @@ bool lies_in(const std::filesystem::path& path, const std::filesystem::path& dir
 void require_new_file(const std::string& flag, const std::filesystem::path& path);
 // As above for a directory that appears as a whole: nothing is there, or an empty directory.
 void require_new_directory(const std::string& flag, const std::filesystem::path& path);
-
-// An output directory, made with its parents where they are missing. Those made here go again at the end, as far as
-// they are still empty: a program that was refused leaves no directory.
-class OutputDirectory {
-  public:
-    // Throws IoError naming the flag when it cannot be made.
-    OutputDirectory(const std::string& flag, const std::filesystem::path& path);
-    ~OutputDirectory();
-    OutputDirectory(const OutputDirectory&) = delete;
-    OutputDirectory& operator=(const OutputDirectory&) = delete;
-
-  private:
-    std::vector<std::filesystem::path> made_;  // the deepest first
-};
 
 }  // namespace slab::data

@@ -1,4 +1,4 @@
-// Generation of text. See sampler.h.
+// Tokens are chosen on the host, from the logits of one row.
 #include "train/model/sampler.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "data/base/error.h"
 #include "data/base/utf8.h"
 #include "data/chat_template.h"
 #include "kernels/philox.h"
@@ -30,10 +31,10 @@ bool likelier(const Candidate& a, const Candidate& b) {
 std::vector<int32_t> checked_prompt(const data::Tokenizer& tokenizer, const std::vector<uint32_t>& ids, int V) {
     for (const uint32_t id : ids)
         if (id >= static_cast<uint32_t>(V))
-            throw std::runtime_error("--sample: the tokenizer (" + tokenizer.description() + ") makes token " +
-                                     std::to_string(id) + " of the prompt, and the model's vocabulary ends at " +
-                                     std::to_string(V - 1) + "; wanted the tokenizer of --base-model");
-    if (ids.empty()) throw std::runtime_error("--sample: the prompt is empty; wanted a text to go on from");
+            throw data::UserError("--sample: the tokenizer (" + tokenizer.description() + ") makes token " +
+                                  std::to_string(id) + " of the prompt, and the model's vocabulary ends at " +
+                                  std::to_string(V - 1) + "; wanted the tokenizer of --base-model");
+    if (ids.empty()) throw data::UserError("--sample: the prompt is empty; wanted a text to go on from");
     return {ids.begin(), ids.end()};
 }
 
@@ -134,9 +135,9 @@ std::vector<int32_t> chat_prompt_tokens(const data::Tokenizer& tokenizer, const 
                                         const std::string& chat_template, int V) {
     const auto form = data::ChatTemplate::find(tokenizer, chat_template);
     if (!form)
-        throw std::runtime_error("--sample-chat: the tokenizer (" + tokenizer.description() +
-                                 ") shows no chat template that is known here; wanted ChatML or Llama 3, or "
-                                 "--chat-template naming one of them, or a --sample without --sample-chat");
+        throw data::UserError("--sample-chat: the tokenizer (" + tokenizer.description() +
+                              ") shows no chat template that is known here; wanted ChatML or Llama 3, or "
+                              "--chat-template naming one of them, or a --sample without --sample-chat");
     std::vector<uint32_t> ids;
     std::vector<uint8_t> is_reply;
     const std::vector<data::ChatMessage> messages = {{.role = "user", .content = prompt},
@@ -153,7 +154,7 @@ std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer) {
         if (id && std::find(stops.begin(), stops.end(), token) == stops.end()) stops.push_back(token);
     };
     add(tokenizer.eos());
-    // A chat model's eos ends its turn, and its base's ends a text: either may come, whichever is the file's eos.
+    // A chat model's eos ends a turn, its base's a text. Either may come, whichever the file calls eos.
     for (const char* end : {"<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>"}) add(tokenizer.id_of(end));
     return stops;
 }

@@ -1,4 +1,4 @@
-// Steps and evaluations. See step_loop.h.
+// Results are copied into page-locked memory and read after their event, so that the host can enqueue the next step.
 #include "train/model/step_loop.h"
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace slab::train {
 
 namespace {
 constexpr size_t kStepsInFlight = 2;
-constexpr size_t kControlOffset = 16;  // of OptimizerControl behind the loss sum
+constexpr size_t kControlOffset = 16;  // of OptimizerControl, after the loss sum
 }  // namespace
 
 StreamingScope::StreamingScope(offload::LayerOffloadManager& manager, const std::vector<int>& visits)
@@ -24,7 +24,7 @@ StreamingScope::~StreamingScope() {
     try {
         manager_.post_step();
     } catch (const std::exception&) {
-        // An exception is under way already; it says more than the unfinished schedule does.
+        // The exception under way says more than the unfinished schedule.
     }
 }
 
@@ -52,21 +52,19 @@ StepLoop::~StepLoop() {
         try {
             slot->arrived->synchronize();
         } catch (const std::exception&) {
-            // The stream's error belongs to whoever synchronises it; nothing is written after it.
+            // Whoever synchronises the stream gets its error; nothing is written after it.
         }
     }
 }
 
-std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
-                                        const StepSettings& settings, data::StopToken stop) {
+std::optional<size_t> StepLoop::enqueue(const StepData& data, const StepSettings& settings, data::StopToken stop) {
     if (pending_.size() == kStepsInFlight) throw std::logic_error("collect() the results of earlier steps first");
     Stream& stream = model_.compute();
     StepResult result;
-    for (uint64_t i = 0; i < count; ++i) {
+    result.tokens = data.tokens;
+    for (uint64_t i = 0; i < data.micro_batches; ++i) {
         if (stop.requested()) return std::nullopt;
-        const MicroBatch next = batch(i);
-        result.targets += next.target_count();
-        result.tokens += next.tokens.size();
+        result.targets += data.target_count(i);
     }
     ReadBack& slot = *free_.front();
     size_t read_back_bytes = 0;
@@ -75,14 +73,18 @@ std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<Micr
         model_.begin_step();
         const float dloss = 1.0f / static_cast<float>(result.targets);
         StreamingScope scope(model_.offload(), model_.layout().training_visits());
-        for (uint64_t i = 0; i < count; ++i) {
+        size_t targets = 0;
+        for (uint64_t i = 0; i < data.micro_batches; ++i) {
             if (stop.requested()) {
                 scope.finish();
                 return std::nullopt;
             }
-            model_.forward_backward(batch(i), dloss);
+            const MicroBatch batch = data.batch(i);
+            targets += batch.target_count();
+            model_.forward_backward(batch, dloss);
         }
         scope.finish();
+        if (targets != result.targets) throw std::logic_error("the batches do not have the targets that were counted");
         if (settings.update)
             model_.trained().update(settings.adamw, settings.max_grad_norm, model_.train_loss_sum(), stream);
         read_back_bytes = sizeof(double) + (settings.update ? sizeof(OptimizerControl) : 0);
@@ -100,8 +102,13 @@ std::optional<size_t> StepLoop::enqueue(uint64_t count, const std::function<Micr
 }
 
 size_t StepLoop::enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings) {
-    const auto batch = [&](uint64_t i) { return micro_batches[i]; };
-    return *enqueue(micro_batches.size(), batch, settings, {});
+    size_t tokens = 0;
+    for (const MicroBatch& batch : micro_batches) tokens += batch.tokens.size();
+    const StepData data{.micro_batches = micro_batches.size(),
+                        .tokens = tokens,
+                        .target_count = [&](uint64_t i) { return micro_batches[i].target_count(); },
+                        .batch = [&](uint64_t i) { return micro_batches[i]; }};
+    return *enqueue(data, settings, {});
 }
 
 StepResult StepLoop::collect() {

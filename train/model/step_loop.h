@@ -1,8 +1,6 @@
-// One optimizer step, as the trainer, the parity tool and the tests take it.
+// One optimizer step: visits announced, the loss normalised over all micro-batches, loss and norm read back.
 //
-// Owns what a step needs beside the model: the announced visiting order, the loss's normalisation over all
-// micro-batches, and the read-back of loss and norm through page-locked memory, so that the host never waits for the
-// step it has just enqueued.
+// The read-back goes through page-locked memory, so that the host never waits for the step it has just enqueued.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +46,19 @@ struct StepResult {
     bool skipped = false;  // loss or norm was not finite: nothing was updated
     size_t targets = 0;    // 0: the step had none and was not run at all
     size_t tokens = 0;
-    // On the device's clock, from the end of the step before, so that what the host did in between counts; from its own
-    // first operation after restart_clock(). 0 when it was not run.
+    // On the device's clock, from the end of the step before, so that the host's work in between counts. After
+    // restart_clock() from the step's own first operation. 0 if it was not run.
     double seconds = 0;
+};
+
+// The micro-batches of one step, made when their turn comes, so that no more than one exists at a time.
+struct StepData {
+    uint64_t micro_batches;
+    size_t tokens;  // of all
+    // Targets of the i-th, as batch(i) will have them. All are counted before the first backward: the loss is the mean
+    // over the step's targets.
+    std::function<size_t(uint64_t)> target_count;
+    std::function<MicroBatch(uint64_t)> batch;
 };
 
 class StepLoop {
@@ -58,23 +66,21 @@ class StepLoop {
     explicit StepLoop(Model& model);
     ~StepLoop();  // waits for results still on their way
 
-    // Enqueues one step over `count` micro-batches, in their order. batch(i) makes the i-th, twice: its targets are
-    // counted before the step's first backward. No more than one exists at a time. With no targets at all nothing is
-    // enqueued. Returns the bytes that it sends back to the host: loss and control, nothing else ever.
-    // Once `stop` is requested, or batch throws, the step is dropped and nothing is returned: what was enqueued of it
-    // changed gradients, which the next step begins anew, and no weight.
-    std::optional<size_t> enqueue(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
-                                  const StepSettings& settings, data::StopToken stop);
-    // The same over micro-batches that are there.
+    // Enqueues one step over its micro-batches, in their order; one without targets enqueues nothing. Returns the bytes
+    // that the step sends back to the host: loss and control, nothing else ever.
+    // Once `stop` is requested the step is dropped and nothing is returned; an exception of `data` drops it too. What
+    // was enqueued changed gradients, which the next step begins anew, and no weight.
+    std::optional<size_t> enqueue(const StepData& data, const StepSettings& settings, data::StopToken stop);
+    // One step over micro-batches that exist already.
     size_t enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
-    // The result of the oldest step enqueued and not yet collected; blocks until it is there.
+    // The result of the oldest step that is not yet collected; blocks until it is known.
     StepResult collect();
     size_t pending() const { return pending_.size(); }
-    // What was done since the last step, such as a save, is no part of the next. Only with nothing pending.
+    // The time since the last step, as of a save, is no part of the next. Only with nothing pending.
     void restart_clock();
 
-    // Mean loss over `count` batches, forward only; blocks. batch(i) makes the i-th when its turn comes, so no more
-    // than one exists at a time. Nothing once `stop` is requested; NaN when there are no targets.
+    // Mean loss over `count` batches, forward only; blocks. batch(i) makes the i-th when its turn comes, so that no
+    // more than one exists at a time. Returns nothing once `stop` is requested; NaN if there are no targets.
     std::optional<double> evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
                                    data::StopToken stop);
 
@@ -86,7 +92,7 @@ class StepLoop {
         StepResult result;
     };
     Model& model_;
-    // One is free whenever enqueue() may be called, and one more keeps the times of the step collected last.
+    // One is free whenever enqueue() may be called. One more keeps the times of the step collected last.
     std::deque<std::unique_ptr<ReadBack>> free_, pending_;
     const ReadBack* before_ = nullptr;  // the step collected last; null: the next one's time starts with itself
 };

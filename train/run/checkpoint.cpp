@@ -1,4 +1,4 @@
-// Saving and loading of runs. See checkpoint.h.
+// A checkpoint is read and compared as a whole before anything of it reaches the model.
 #include "train/run/checkpoint.h"
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <vector>
 
 #include "data/base/atomic_file.h"
 #include "data/base/checksum.h"
+#include "data/base/error.h"
 #include "data/base/json_file.h"
 #include "train/files/adapter_files.h"
 #include "train/files/model_directory.h"
@@ -35,23 +35,11 @@ constexpr const char* kPrefix = "checkpoint-";
 constexpr const char* kStateFile = "trainer_state.json";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
-// The step in a checkpoint's name, or nothing when the name is no checkpoint's.
-std::optional<int64_t> step_of(const fs::path& directory) {
-    const std::string name = directory.filename().string();
-    if (!name.starts_with(kPrefix)) return std::nullopt;
-    const char* const begin = name.data() + std::string_view(kPrefix).size();
-    const char* const end = name.data() + name.size();
-    int64_t step = 0;
-    const auto [last, error] = std::from_chars(begin, end, step);
-    if (error != std::errc() || last != end || step < 0) return std::nullopt;
-    return step;
-}
-
 std::vector<std::pair<int64_t, fs::path>> checkpoints_in(const fs::path& output_dir) {
     std::vector<std::pair<int64_t, fs::path>> found;
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(output_dir, ignored))
-        if (const auto step = step_of(entry.path()); step && fs::exists(entry.path() / kStateFile))
+        if (const auto step = step_of_checkpoint(entry.path()); step && fs::exists(entry.path() / kStateFile))
             found.emplace_back(*step, entry.path());
     std::sort(found.begin(), found.end());
     return found;
@@ -63,8 +51,8 @@ NamedWeights from_device(const char* key_prefix, TrainedSet set, Model& model) {
 }
 
 // A frozen tensor could not be read from the base.
-struct BaseUnreadable : std::runtime_error {
-    using std::runtime_error::runtime_error;
+struct BaseUnreadable : data::IoError {
+    using data::IoError::IoError;
 };
 
 void read_frozen(BaseWeights& weights, const TensorSpec& spec, const TensorPart& part, float* dst, ThreadPool& pool) {
@@ -104,7 +92,7 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
     for (const std::string& why : report.left_out) context.notes << "note: " << why << "\n";
 }
 
-// best_*: the Trainer's names. A loss that is no number is not written: after resuming it counts as never seen.
+// best_*: the transformers Trainer's names. A loss that is not finite is not written, and forgotten by resuming.
 // file_hashes: of the files that belong to this state, by name.
 json state_json(const TrainerState& state, const json& file_hashes) {
     const auto step_of_eval = [](const auto& e) { return e && std::isfinite(e->loss) ? json(e->step) : json(); };
@@ -124,11 +112,11 @@ json state_json(const TrainerState& state, const json& file_hashes) {
             {"file_hashes", file_hashes}};
 }
 
-// A count as state_json wrote it. nlohmann's own conversion would take -1, 2.5 and true for counts too.
+// A count as state_json wrote it. nlohmann's own conversion would accept -1, 2.5 and true too.
 int64_t read_count(const fs::path& file, const json& state, const char* key) {
     const json value = state.is_object() ? state.value(key, json()) : json();
     if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-        throw std::runtime_error(file.string() + ": \"" + key + "\" is " + data::shown(value) + "; wanted a count");
+        throw data::UserError(file.string() + ": \"" + key + "\" is " + data::shown(value) + "; wanted a count");
     return value.get<int64_t>();
 }
 
@@ -138,19 +126,19 @@ std::optional<Evaluation> read_evaluation(const fs::path& file, const json& stat
     if (state.value(step_key, json()).is_null() && state.value(loss_key, json()).is_null()) return std::nullopt;
     const json loss = state.value(loss_key, json());
     if (!loss.is_number())
-        throw std::runtime_error(file.string() + ": \"" + loss_key + "\" is " + data::shown(loss) + " beside \"" +
-                                 step_key + "\"; wanted a number");
+        throw data::UserError(file.string() + ": \"" + loss_key + "\" is " + data::shown(loss) + " beside \"" +
+                              step_key + "\"; wanted a number");
     const int64_t step = read_count(file, state, step_key);
     if (step > state.at("global_step").get<int64_t>())
-        throw std::runtime_error(file.string() + ": \"" + step_key + "\" is " + std::to_string(step) +
-                                 ", beyond \"global_step\"");
+        throw data::UserError(file.string() + ": \"" + step_key + "\" is " + std::to_string(step) +
+                              ", beyond \"global_step\"");
     return Evaluation{step, loss.get<double>()};
 }
 
 std::string read_text(const fs::path& file, const json& state, const char* key) {
     const json text = state.value(key, json());
     if (!text.is_null() && !text.is_string())
-        throw std::runtime_error(file.string() + ": \"" + key + "\" is " + data::shown(text) + "; wanted a text");
+        throw data::UserError(file.string() + ": \"" + key + "\" is " + data::shown(text) + "; wanted a text");
     return text.is_null() ? "" : text.get<std::string>();
 }
 
@@ -161,14 +149,14 @@ TrainerState read_state(const fs::path& file) {
     state.next_sample = static_cast<uint64_t>(read_count(file, j, "next_sample"));
     const int64_t updates = read_count(file, j, "applied_updates"), bad = read_count(file, j, "bad_steps_in_row");
     if (updates > state.step || bad > state.step || updates > INT_MAX)
-        throw std::runtime_error(file.string() + ": \"applied_updates\" " + std::to_string(updates) +
-                                 " and \"bad_steps_in_row\" " + std::to_string(bad) +
-                                 " must not exceed \"global_step\" " + std::to_string(state.step));
+        throw data::UserError(file.string() + ": \"applied_updates\" " + std::to_string(updates) +
+                              " and \"bad_steps_in_row\" " + std::to_string(bad) + " must not exceed \"global_step\" " +
+                              std::to_string(state.step));
     state.applied_updates = static_cast<int>(updates);
     state.bad_steps_in_row = static_cast<int>(bad);
-    if (const auto named = step_of(file.parent_path()); named && *named != state.step)
-        throw std::runtime_error(file.string() + ": \"global_step\" is " + std::to_string(state.step) +
-                                 ", which is not the directory's");
+    if (const auto named = step_of_checkpoint(file.parent_path()); named && *named != state.step)
+        throw data::UserError(file.string() + ": \"global_step\" is " + std::to_string(state.step) +
+                              ", which is not the directory's");
     state.eval_set = read_text(file, j, "eval_set");
     state.first_eval = read_evaluation(file, j, "first_eval_step", "first_eval_loss");
     state.best_eval = read_evaluation(file, j, "best_global_step", "best_metric");
@@ -177,7 +165,7 @@ TrainerState read_state(const fs::path& file) {
     try {
         state.identity = j.at("identity").get<std::map<std::string, std::string>>();
     } catch (const json::exception&) {
-        throw std::runtime_error(file.string() + ": \"identity\" is not the flags of a run; wanted texts by name");
+        throw data::UserError(file.string() + ": \"identity\" is not the flags of a run; wanted texts by name");
     }
     return state;
 }
@@ -196,28 +184,28 @@ json read_file_hashes(const fs::path& directory) {
     return data::read_json_file(directory / kStateFile).value("file_hashes", json());
 }
 
-// The file is the one that was saved with the state beside it, as far as that says.
+// Throws unless the file has the checksum in the state beside it, if there is one.
 void check_file_hash(const fs::path& file) {
     const json hashes = read_file_hashes(file.parent_path());
     if (hashes.is_null()) return;
     const json wanted = hashes.is_object() ? hashes.value(file.filename().string(), json()) : json();
     const std::string hash = hash_text(file);
     if (wanted != hash)
-        throw std::runtime_error(
+        throw data::UserError(
             file.string() + ": is not what was saved with " + kStateFile + " beside it: its hash is \"" + hash +
             "\", wanted " + data::shown(wanted) +
             "; it has been changed, or is another checkpoint's. Bring it back, or resume from another checkpoint");
 }
 
-// What an average of squares cannot be: AdamW would take its root.
+// AdamW takes the root of averages of squares.
 void check_not_negative(const fs::path& file, const TrainedTable& table, const std::vector<float>& exp_avg_sq) {
     size_t at = 0;
     for (const TrainedTensor& t : table.tensors())
         for (size_t i = 0; i < t.elems(); ++i, ++at)
             if (exp_avg_sq[at] < 0)
-                throw std::runtime_error(file.string() + ": tensor \"exp_avg_sq." + t.key + "\" holds " +
-                                         format_text("%g", exp_avg_sq[at]) +
-                                         "; wanted averages of squares, 0 or more: the file is damaged");
+                throw data::UserError(file.string() + ": tensor \"exp_avg_sq." + t.key + "\" holds " +
+                                      format_text("%g", exp_avg_sq[at]) +
+                                      "; wanted averages of squares, 0 or more: the file is damaged");
 }
 
 }  // namespace
@@ -264,21 +252,21 @@ CheckpointContent read_checkpoint(const fs::path& directory, const ModelLayout& 
     state = read_state(directory / kStateFile);
     const std::string file = (directory / kStateFile).string();
     if (const std::string differences = identity_differences(state.identity, run.identity); !differences.empty())
-        throw std::runtime_error(file + ": " + differences +
-                                 "; resume with the same, or start a new run (--adapter-in takes over an adapter)");
+        throw data::UserError(file + ": " + differences +
+                              "; resume with the same, or start a new run (--adapter-in takes over an adapter)");
     if (!state.base_fingerprint.empty() && state.base_fingerprint != run.base_fingerprint)
-        throw std::runtime_error(file +
-                                 ": the run was made on another base model than --base-model now names, with "
-                                 "other weights or another config.json (fingerprint " +
-                                 state.base_fingerprint + ", this one has " + run.base_fingerprint +
-                                 "); resume with the base of then, or start a new run (--adapter-in takes over an "
-                                 "adapter)");
+        throw data::UserError(file +
+                              ": the run was made on another base model than --base-model now names, with "
+                              "other weights or another config.json (fingerprint " +
+                              state.base_fingerprint + ", this one has " + run.base_fingerprint +
+                              "); resume with the base of then, or start a new run (--adapter-in takes over an "
+                              "adapter)");
     state.samples_per_step = run.samples_per_step;
     if (state.next_sample % run.samples_per_step != 0 ||
         state.next_sample / run.samples_per_step != static_cast<uint64_t>(state.step))
-        throw std::runtime_error(file + ": \"next_sample\" is " + std::to_string(state.next_sample) + "; wanted " +
-                                 std::to_string(run.samples_per_step) + " samples (micro-batch x accumulation) for " +
-                                 "each of \"global_step\" " + std::to_string(state.step) + " steps");
+        throw data::UserError(file + ": \"next_sample\" is " + std::to_string(state.next_sample) + "; wanted " +
+                              std::to_string(run.samples_per_step) + " samples (micro-batch x accumulation) for " +
+                              "each of \"global_step\" " + std::to_string(state.step) + " steps");
     const TrainedTable& table = layout.trained;
     const bool lora = layout.settings.lora.has_value();
     const fs::path weights_file = directory / (lora ? kAdapterWeightsFile : kModelWeightsFile);
@@ -303,8 +291,15 @@ fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {
     return output_dir / (kPrefix + std::to_string(step));
 }
 
-int64_t step_of_checkpoint(const fs::path& directory) {
-    return step_of(directory).value_or(-1);
+std::optional<int64_t> step_of_checkpoint(const fs::path& directory) {
+    const std::string name = directory.filename().string();
+    if (!name.starts_with(kPrefix)) return std::nullopt;
+    const char* const begin = name.data() + std::string_view(kPrefix).size();
+    const char* const end = name.data() + name.size();
+    int64_t step = 0;
+    const auto [last, error] = std::from_chars(begin, end, step);
+    if (error != std::errc() || last != end || step < 0) return std::nullopt;
+    return step;
 }
 
 std::optional<fs::path> last_checkpoint(const fs::path& output_dir) {
@@ -315,26 +310,26 @@ std::optional<fs::path> last_checkpoint(const fs::path& output_dir) {
 
 void require_whole_checkpoints(const fs::path& output_dir) {
     const auto last = last_checkpoint(output_dir);
-    const int64_t whole = last ? step_of_checkpoint(*last) : -1;
+    const int64_t whole = last ? step_of_checkpoint(*last).value_or(-1) : -1;
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(output_dir, ignored))
-        if (const auto step = step_of(entry.path());
+        if (const auto step = step_of_checkpoint(entry.path());
             step && *step > whole && !fs::exists(entry.path() / kStateFile, ignored))
-            throw std::runtime_error(entry.path().string() + ": has no " + kStateFile +
-                                     ", so it is no checkpoint to go on from, and a run would replace it; bring the "
-                                     "file back, or move " +
-                                     entry.path().filename().string() + " elsewhere");
+            throw data::UserError(entry.path().string() + ": has no " + kStateFile +
+                                  ", so it is no checkpoint to go on from, and a run would replace it; bring the "
+                                  "file back, or move " +
+                                  entry.path().filename().string() + " elsewhere");
 }
 
 void require_checkpoint(const fs::path& directory) {
     std::error_code ignored;
     if (!fs::is_directory(directory, ignored))
-        throw std::runtime_error(directory.string() +
-                                 ": is not a checkpoint directory; wanted output-dir/checkpoint-N, or last");
+        throw data::UserError(directory.string() +
+                              ": is not a checkpoint directory; wanted output-dir/checkpoint-N, or last");
     if (!fs::exists(directory / kStateFile, ignored))
-        throw std::runtime_error((directory / kStateFile).string() +
-                                 ": does not exist, so this is no whole checkpoint; wanted output-dir/checkpoint-N, or "
-                                 "last");
+        throw data::UserError((directory / kStateFile).string() +
+                              ": does not exist, so this is no whole checkpoint; wanted output-dir/checkpoint-N, or "
+                              "last");
 }
 
 std::vector<std::string> prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& best) {

@@ -1,9 +1,12 @@
 // Rows of a token file, in an order that is a function of (seed, epoch) alone.
 //
-// A row is T + 1 consecutive tokens giving T targets; neighbouring rows share one token, never a target. The loader's
-// whole state is the global sample index, which counts on across epochs: sample s is row permutation(seed, s / rows)[s
-// % rows]. So a resumed run, and any split into micro-batches, sees the same data. Documents (bit 1 of the mask) reach
-// attention, positions and loss: the first token of a document is no target of the one before.
+// A row is T + 1 consecutive tokens, which give T targets; neighbouring rows share one token, never a target. The
+// loader's only state is the global sample index, which counts on across epochs:
+//
+//     sample s is row permutation(seed, s / rows)[s % rows]
+//
+// So a resumed run, and any split into micro-batches, sees the same data. Documents (bit 1 of the mask) reach
+// attention, positions and loss: the first token of a document is no target of the document before.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +20,8 @@ namespace slab::train {
 
 class DataLoader {
   public:
-    // shuffle false: rows in file order (evaluation). Throws std::runtime_error when the file holds no whole row, or a
-    // token outside the vocabulary of V.
-    // first_row, end_row: only these rows of the file, a data set of its own.
+    // shuffle false: rows in file order (evaluation). first_row, end_row: only these rows of the file, a data set of
+    // its own. Throws data::UserError if the file holds no whole row, or a token outside the vocabulary of V.
     DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool shuffle, uint64_t first_row = 0,
                uint64_t end_row = UINT64_MAX);
 
@@ -29,8 +31,10 @@ class DataLoader {
     const data::TokenFile& file() const { return file_; }
 
     // B rows, the samples first_sample .. first_sample + B - 1. *filling, where asked for: how many of their tokens
-    // only fill rows up behind the last record.
+    // only fill rows up after the last record. Throws SideFileError if the file can no longer be read.
     MicroBatch batch(uint64_t first_sample, int B, size_t* filling = nullptr);
+    // Targets of that batch, from the mask alone. Throws as batch() does.
+    size_t target_count(uint64_t first_sample, int B);
 
   private:
     uint64_t row_of(uint64_t sample);

@@ -1,4 +1,4 @@
-// From --train-data, --val-data and --val-set-size to loaders. See data_sets.h.
+// From --train-data, --val-data and --val-set-size to loaders.
 #include "train/run/data_sets.h"
 
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
-#include <stdexcept>
 
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 #include "data/base/parallel.h"
 #include "data/preview.h"
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// A line now and then while a large file is tokenised; Interrupted ends that.
+// Progress of tokenising: a line every two seconds while a large file is read. A stop throws Interrupted.
 class ProgressLines {
   public:
     ProgressLines(std::string name, std::ostream& out, data::StopToken stop)
@@ -33,8 +33,8 @@ class ProgressLines {
     void operator()(size_t done_bytes, size_t total_bytes) {
         stop_.throw_if_requested();
         const Clock::time_point now = Clock::now();
-        if (now - told_ < std::chrono::seconds(2) || total_bytes == 0) return;
-        told_ = now;
+        if (now - last_line_ < std::chrono::seconds(2) || total_bytes == 0) return;
+        last_line_ = now;
         out_ << "tokenizing " << name_ << ": " << 100 * done_bytes / total_bytes << "% of " << memory_text(total_bytes)
              << "\n"
              << std::flush;
@@ -44,17 +44,17 @@ class ProgressLines {
     std::string name_;
     std::ostream& out_;
     data::StopToken stop_;
-    Clock::time_point told_ = Clock::now();
+    Clock::time_point last_line_ = Clock::now();
 };
 
-// Memory that is promised and not there would end the run without a word.
+// The system promises memory that it does not have, and then kills the run without a message.
 void check_fits_memory(const fs::path& path) {
     const size_t text_bytes = data::InputFile(path).size_bytes(), available_bytes = available_host_bytes();
     if (text_bytes > available_bytes)
-        throw std::runtime_error(path.string() + ": has " + memory_text(text_bytes) +
-                                 " of text, which is read whole, and " + memory_text(available_bytes) +
-                                 " of host memory are available. Hint: cut it, and make a " +
-                                 "token file of the parts with build/tokenize");
+        throw data::UserError(path.string() + ": has " + memory_text(text_bytes) +
+                              " of text, which is read whole, and " + memory_text(available_bytes) +
+                              " of host memory are available. Hint: cut it, and make a " +
+                              "token file of the parts with build/tokenize");
 }
 
 // Makes loaders for one run's flags.
@@ -72,9 +72,10 @@ class Opener {
         if (!tokenizer_) tokenizer_ = open_base_tokenizer(base_.string(), config_);
         return *tokenizer_;
     }
-    // The same for text that becomes tokens or the other way round, where it is worth a line.
+    // As tokenizer(), and prints once which it is: for text that becomes tokens or the other way round.
     const data::Tokenizer& named_tokenizer() {
-        if (!named_) out_ << "tokenizer: " << tokenizer().description() << "\n";
+        const std::string description = tokenizer().description();  // an error stands on a line of its own
+        if (!named_) out_ << "tokenizer: " << description << "\n";
         named_ = true;
         return tokenizer();
     }
@@ -108,7 +109,7 @@ class Opener {
     bool named_ = false;
 };
 
-// A flag about records must not seem to work on a file that was made without it.
+// Refuses flags about records if there are none: the file was made without them.
 void Opener::check_flags() const {
     const bool for_records = !o_.chat_template.empty() && !o_.sample_chat;  // a sample may be what it is for
     const bool given = o_.sample_packing || o_.train_on_inputs || for_records;
@@ -116,7 +117,7 @@ void Opener::check_flags() const {
         return !path.empty() && kind_of_data(path) == DataKind::records;
     };
     if (given && !is_records(o_.train_data) && !is_records(o_.val_data))
-        throw std::runtime_error(
+        throw data::UserError(
             "--sample-packing, --train-on-inputs and --chat-template are about records (*.jsonl), and " +
             o_.train_data +
             (kind_of_data(o_.train_data) == DataKind::tokens
@@ -130,22 +131,22 @@ uint64_t Opener::held_out_of(uint64_t there, const char* what) const {
                                   ? static_cast<uint64_t>(std::ceil(o_.val_set_size * static_cast<double>(there)))
                                   : static_cast<uint64_t>(o_.val_set_size);
     if (held_out >= there)
-        throw std::runtime_error("--val-set-size holds out " + count_text(held_out) + " " + what + " and " +
-                                 o_.train_data + " has " + count_text(there) + "; nothing would be left to train on");
+        throw data::UserError("--val-set-size holds out " + count_text(held_out) + " " + what + " and " +
+                              o_.train_data + " has " + count_text(there) + "; nothing would be left to train on");
     return held_out;
 }
 
 data::TokenFile Opener::checked(const std::string& path, data::TokenMemory memory) {
     data::TokenFile file(path, std::move(memory));
     if (file.max_token() >= static_cast<uint32_t>(config_.V))
-        throw std::runtime_error(path + ": needs token " + std::to_string(file.max_token()) + " (" +
-                                 data::quote(printable_text(named_tokenizer().decode({{file.max_token()}}, true))) +
-                                 ") of the tokenizer, and the model's vocabulary ends at " +
-                                 std::to_string(config_.V - 1) + ": does the tokenizer belong to this model?");
+        throw data::UserError(path + ": needs token " + std::to_string(file.max_token()) + " (" +
+                              data::quote(printable_text(named_tokenizer().decode({{file.max_token()}}, true))) +
+                              ") of the tokenizer, and the model's vocabulary ends at " +
+                              std::to_string(config_.V - 1) + ": does the tokenizer belong to this model?");
     return file;
 }
 
-// A token file, made by the base's tokenizer as far as it says: ids of another would train, and mean nothing.
+// A token file, refused if it names another tokenizer than the base's: its ids would train, and mean other text.
 data::TokenFile Opener::tokens(const std::string& path) {
     data::TokenFile file{fs::path(path)};
     const auto& origin = file.origin();
@@ -161,19 +162,18 @@ data::TokenFile Opener::tokens(const std::string& path) {
     if (tokenizer().fingerprint(file.ids()) == origin->fingerprint) return file;
     // The tokenizer of bytes is always the same.
     if (origin->name == "bytes" && base_tokenizer_path(base_.string(), config_) == "bytes")
-        throw std::runtime_error(
-            made_with + ", as " + data::mask_path_for(path).string() +
-            " says, but holds ids that were not there then: one of the two files was changed or is "
-            "another's. Hint: make both again with build/tokenize");
-    throw std::runtime_error(made_with + ", and the base's is another: " + tokenizer().description() +
-                             ". Its ids mean other text. Hint: build/tokenize --tokenizer " +
-                             base_tokenizer_path(base_.string(), config_).string() + " makes the file for this base");
+        throw data::UserError(made_with + ", as " + data::mask_path_for(path).string() +
+                              " says, but holds ids that were not there then: one of the two files was changed or is "
+                              "another's. Hint: make both again with build/tokenize");
+    throw data::UserError(made_with + ", and the base's is another: " + tokenizer().description() +
+                          ". Its ids mean other text. Hint: build/tokenize --tokenizer " +
+                          base_tokenizer_path(base_.string(), config_).string() + " makes the file for this base");
 }
 
 data::TokenFile Opener::text(const std::string& path) {
     check_fits_memory(path);
     const std::string all = data::read_text(path, stop_);
-    if (all.empty()) throw std::runtime_error(path + ": is empty, wanted text");
+    if (all.empty()) throw data::UserError(path + ": is empty, wanted text");
     data::TokenMemory memory(largest_token());
     data::append_text(all, named_tokenizer(), true, memory, threads(), ProgressLines(path, out_, stop_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";
@@ -182,8 +182,8 @@ data::TokenFile Opener::text(const std::string& path) {
 
 data::PreparedRecords Opener::records(const std::string& path) {
     if (o_.sequence_len < 2)
-        throw std::runtime_error("--sequence-len " + std::to_string(o_.sequence_len) + " given, and " + path +
-                                 " holds records, whose rows have a token to read and one to learn; wanted 2 or more");
+        throw data::UserError("--sequence-len " + std::to_string(o_.sequence_len) + " given, and " + path +
+                              " holds records, whose rows have a token to read and one to learn; wanted 2 or more");
     data::PreparedRecords records(named_tokenizer(), {.T = static_cast<size_t>(o_.sequence_len),
                                                       .sample_packing = o_.sample_packing,
                                                       .train_on_inputs = o_.train_on_inputs,
@@ -192,8 +192,8 @@ data::PreparedRecords Opener::records(const std::string& path) {
     out_ << path << ": " << records.summary() << "\n";
     if (const std::string cut = records.cut_note(); !cut.empty()) out_ << "note: " << cut << "\n";
     if (records.records() == 0)
-        throw std::runtime_error(path + ": holds nothing to train on: " + records.summary() +
-                                 ". Hint: --preview shows rows, a larger --sequence-len holds longer records");
+        throw data::UserError(path + ": holds nothing to train on: " + records.summary() +
+                              ". Hint: --preview shows rows, a larger --sequence-len holds longer records");
     return records;
 }
 
@@ -235,6 +235,15 @@ DataSets Opener::open() {
     return sets;
 }
 
+// Validation rows without a target have no loss.
+void check_has_targets(DataLoader& validation) {
+    for (uint64_t row = 0; row < validation.rows(); ++row)
+        if (validation.target_count(row, 1) != 0) return;
+    throw data::UserError(validation.file().path().string() + ": none of the " + count_text(validation.rows()) +
+                          " rows to evaluate on has a target, a token that counts for the loss; look at its mask "
+                          "file, or leave out --val-data or --val-set-size");
+}
+
 void Opener::preview(const data::TokenFile& file) {
     if (o_.preview == 0) return;
     const bool colour = &out_ == &std::cout && isatty(STDOUT_FILENO);
@@ -264,6 +273,7 @@ DataSets open_data(const TrainOptions& options, const fs::path& base, const Mode
     Opener opener(options, base, config, out, stop);
     DataSets sets = opener.open();
     opener.preview(sets.train->file());
+    if (sets.val) check_has_targets(*sets.val);
     return sets;
 }
 

@@ -1,5 +1,5 @@
-// Training and validation rows from whatever the user has: token files, or text and JSONL records, which are tokenised
-// here with the base model's own tokenizer and then live in memory (2 or 4 bytes a token, and one for the mask).
+// Training and validation rows from token files, text or JSONL records. Text and records are tokenised here with the
+// base model's own tokenizer and stay in memory: 2 or 4 bytes a token, and one for the mask.
 #pragma once
 
 #include <filesystem>
@@ -15,19 +15,19 @@
 namespace slab::train {
 
 enum class DataKind { tokens, records, text };
-// records: by the file's name (data/records.h). tokens: *.bin, what begins as a token file, and what cannot be read,
-// for TokenFile to refuse. text: the rest.
+// records: by the file's name (data/records.h). tokens: *.bin, files that begin as a token file, and files that cannot
+// be read, for TokenFile to refuse. text: the rest.
 DataKind kind_of_data(const std::filesystem::path& path);
 
-// Two files, or one divided by --val-set-size: the last rows of tokens and text, evenly spread records. val is null
-// without either.
+// Two files, or one divided by --val-set-size. Then validation is the last rows of tokens and text, or evenly spread
+// records. val is null without validation; else one of its rows has a target.
 struct DataSets {
     std::unique_ptr<DataLoader> train, val;
 };
 
-// Prints what was made of text and records, and --preview. base: where --base-model was found; its tokenizer is read
-// only when it is needed. stop is asked between pieces of a text or of records; Interrupted ends the work. Throws
-// std::runtime_error naming file, line or flag.
+// Prints the sizes of text and records, and --preview. base: where --base-model was found; its tokenizer is read only
+// if it is needed. stop is asked between pieces of a text or of records; Interrupted ends the work. Throws
+// data::UserError naming file, line or flag.
 DataSets open_data(const TrainOptions& options, const std::filesystem::path& base, const ModelConfig& config,
                    std::ostream& out, data::StopToken stop);
 

@@ -1,11 +1,11 @@
-// The names a run writes, and who else may have written them. See run_directory.h.
+// The names that a run writes, and the refusals of files that it would replace.
 #include "train/run/run_directory.h"
 
 #include <fstream>
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 
+#include "data/base/error.h"
 #include "data/base/output_paths.h"
 #include "train/files/model_directory.h"
 #include "train/run/checkpoint.h"
@@ -21,10 +21,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kConfigHeader = "# Written by train_gpt, at every start of this run";
-constexpr const char* kConfigFile = "config.toml";
 constexpr const char* kLogFile = "log.jsonl";
 
-// What a result of either kind is made of; a run of the other kind beside it would make the directory mean two things.
+// The files of a result of either kind: adapter and model in one directory would be ambiguous.
 std::vector<std::string> result_files(bool whole_model, const std::vector<fs::path>& companions) {
     std::vector<std::string> names = {kAdapterWeightsFile, kAdapterConfigFile, kModelWeightsFile};
     if (whole_model) names.insert(names.end(), {kModelIndexFile, kModelConfigFile});
@@ -47,13 +46,13 @@ std::string own_file(const fs::path& path, const fs::path& output_dir, const std
         if (data::same_place(path, output_dir / name)) return name;
     if (!data::lies_in(path, output_dir)) return "";
     const fs::path below = data::place_of(path).lexically_relative(data::place_of(output_dir / "x").parent_path());
-    return step_of_checkpoint(*below.begin()) >= 0 ? below.begin()->string() : "";
+    return step_of_checkpoint(*below.begin()) ? below.begin()->string() : "";
 }
 
-// what: "log" or "trace". run: what the file, which is there and not empty, says of whose it is.
+// what: "log" or "trace". run: the run that the file, which is not empty, names.
 void require_own(const TrainOptions& o, const std::string& what, const fs::path& file, const std::string& run) {
     const auto refuse = [&](const std::string& is) {
-        throw std::runtime_error("--" + what + " " + file.string() + ": is the " + what + " of " + is);
+        throw data::UserError("--" + what + " " + file.string() + ": is the " + what + " of " + is);
     };
     const fs::path directory = o.output_dir, folder = data::place_of(file).parent_path();
     const bool lies_there = data::same_place(folder, directory);
@@ -69,7 +68,7 @@ void require_own(const TrainOptions& o, const std::string& what, const fs::path&
         refuse("an earlier run into " + o.output_dir +
                ", and would be overwritten; go on with that run with --resume-from-checkpoint last, name another "
                "file, or move this one");
-    if (!last_checkpoint(directory) && !is_run_config(directory / kConfigFile))
+    if (!last_checkpoint(directory) && !is_run_config(directory / kRunConfigFile))
         refuse("a run of which " + o.output_dir +
                " holds nothing any more, and would be overwritten; name another file, or move this one");
 }
@@ -100,7 +99,7 @@ void check_side_files(const TrainOptions& o, const std::vector<fs::path>& compan
     const bool has_log = !written.empty();
     if (!o.trace.empty()) written.push_back({"--trace " + o.trace + ":", o.trace, "name another file"});
     const auto refuse = [](const SideFile& file, const std::string& is) {
-        throw std::runtime_error(file.named + " is " + is + ", which would be overwritten; " + file.remedy);
+        throw data::UserError(file.named + " is " + is + ", which would be overwritten; " + file.remedy);
     };
     for (const SideFile& file : written) {
         for (const auto& [data_flag, data] : {std::pair{"--train-data", o.train_data}, {"--val-data", o.val_data}})
@@ -108,20 +107,21 @@ void check_side_files(const TrainOptions& o, const std::vector<fs::path>& compan
                 refuse(file, std::string("the data of ") + data_flag);
         if (o.output_dir.empty()) continue;
         std::vector<std::string> own = result_files(true, companions);
-        own.push_back(kConfigFile);
+        own.push_back(kRunConfigFile);
         if (&file != &written.front()) own.push_back(kLogFile);
         if (const std::string name = own_file(file.path, o.output_dir, own); !name.empty())
             refuse(file, "in --output-dir the place of the run's own " + name);
     }
     if (written.size() == 2 && data::same_place(written[0].path, written[1].path)) refuse(written[1], "the log");
     if (!has_log) return;
-    if (const std::string is = what_is_no_log(written.front().path); !is.empty()) refuse(written.front(), is);
+    if (const std::string why_not = why_not_a_log(written.front().path); !why_not.empty())
+        refuse(written.front(), why_not);
 }
 
 void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& companions) {
     const fs::path directory = o.output_dir;
     const auto refuse = [&](const std::string& holds, const char* remedy) {
-        throw std::runtime_error("--output-dir " + directory.string() + " holds " + holds + "; " + remedy);
+        throw data::UserError("--output-dir " + directory.string() + " holds " + holds + "; " + remedy);
     };
     require_whole_checkpoints(directory);
     const std::string& from = o.resume_from_checkpoint;
@@ -141,12 +141,12 @@ void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& c
         if (fs::exists(fs::symlink_status(directory / name, error)))
             refuse(name + " of an earlier run or of something else, which this run would replace",
                    "remove it, or give another directory");
-    if (fs::exists(fs::symlink_status(directory / kConfigFile, error)) && !is_run_config(directory / kConfigFile))
+    if (fs::exists(fs::symlink_status(directory / kRunConfigFile, error)) && !is_run_config(directory / kRunConfigFile))
         refuse("config.toml that no run wrote, which this one would replace",
                "give it another name or place, or give another directory");
 }
 
-std::string way_to_run(const fs::path& file, const fs::path& output_dir) {
+std::string path_to_run(const fs::path& file, const fs::path& output_dir) {
     return data::place_of(output_dir / "x")
         .parent_path()
         .lexically_relative(data::place_of(file).parent_path())

@@ -1,11 +1,11 @@
-// Whose the files are that a run would write over: its own, or another's.
+// Whether the files that a run would replace are its own.
 //
-// There is one rule. A directory is the run's own when it holds the checkpoint that the run goes on from. In any other
-// nothing may lie that the run would replace, but for what a start without a checkpoint leaves: a run's config.toml,
-// and a log, which says itself that it is one (run_log.h).
+// A directory is the run's own if it holds the checkpoint that the run resumes from. In any other directory nothing may
+// lie that the run would replace. A start without a checkpoint leaves two files that are allowed: a run's config.toml
+// and a log.
 //
-// A log or a trace says whose it is by the way from its own directory to its run's ("." or "../run"), so that both may
-// be moved together. One that lies elsewhere is only gone on with: by a run that resumes, in the directory it names.
+// Log and trace name their run by the relative path from their directory to the run's ("." or "../run"), so that both
+// can be moved together. A log or trace outside the run directory is continued only by resuming the run that it names.
 #pragma once
 
 #include <filesystem>
@@ -19,26 +19,28 @@
 
 namespace slab::train {
 
+inline constexpr char kRunConfigFile[] = "config.toml";
+
 // Where the log goes: --log, or log.jsonl in --output-dir.
 std::filesystem::path log_path(const TrainOptions& options);
 
-// Of --log (or the log in --output-dir) and --trace: they are neither each other nor the data, nor what else the run
-// writes, and what lies at the log's place is a log. companions: the base's files that are copied beside the result.
-// Throws std::runtime_error naming flag, file and what it is. The directory need not be there.
+// Checks --log (or the log in --output-dir) and --trace. They must differ from each other, from the data and from the
+// other files that the run writes. A file at the log's place must be a log. companions: the base's files that are
+// copied beside the result. The directory need not exist. Throws data::UserError.
 void check_side_files(const TrainOptions& options, const std::vector<std::filesystem::path>& companions);
 
-// The directory, which is there, may be written into by this run. Throws std::runtime_error naming what is in the way.
+// The directory exists. Throws data::UserError that names a file in it which is not this run's own.
 void require_own_directory(const TrainOptions& options, const std::vector<std::filesystem::path>& companions);
 
-// The way from the log or trace `file` to its run's directory.
-std::string way_to_run(const std::filesystem::path& file, const std::filesystem::path& output_dir);
+// Relative path from the directory of the log or trace `file` to its run's directory.
+std::string path_to_run(const std::filesystem::path& file, const std::filesystem::path& output_dir);
 
-// The log, or the trace, that is there is this run's. Throws std::runtime_error naming it and the run it is of.
+// Throws data::UserError if the log, or the trace, that exists belongs to another run.
 void require_own_log(const TrainOptions& options);
 void require_own_trace(const TrainOptions& options);
 
-// config.toml as it is written: options.config_toml, behind a line that says whose it is, and with --adapter-in what
-// its adapter is.
+// The content of config.toml: a first line that marks it as a run's, options.config_toml, and with --adapter-in the
+// settings of its adapter.
 std::string run_config_text(const TrainOptions& options, const std::optional<LoraSettings>& lora);
 
 }  // namespace slab::train

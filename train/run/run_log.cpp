@@ -1,4 +1,4 @@
-// The step line and the JSONL log. See run_log.h.
+// Reading a log takes no lock: its first line never changes while a run appends to it.
 #include "train/run/run_log.h"
 
 #include <algorithm>
@@ -6,10 +6,10 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <stdexcept>
 #include <utility>
 
 #include "data/base/atomic_file.h"
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 #include "train/run/side_file.h"
 #include "train/spec/text.h"
@@ -40,13 +40,12 @@ bool is_start(const json& line) {
     return line.is_object() && line.value("event", json()) == "start" && line.contains("max_steps");
 }
 
-// Without lines of steps after `step` and without a last line that was cut short; from the line of a start on, with
-// which a log begins.
+// The lines of `log` from the first start on, without those of steps after `step` and without a line cut short.
 std::string kept_lines(const std::string& log, int64_t step) {
     std::istringstream in(log);
     std::string kept;
     for (std::string line; std::getline(in, line);) {
-        if (line.find('\0') != std::string::npos) continue;  // the parser would stop there and keep the line
+        if (line.find('\0') != std::string::npos) continue;  // the parser would stop there and accept the line
         const json j = json::parse(line, nullptr, false);
         if (j.is_discarded() || !j.is_object() || (kept.empty() && !is_start(j))) continue;
         if (j.contains("step") && j["step"].is_number_integer() && j["step"].get<int64_t>() > step) continue;
@@ -55,25 +54,26 @@ std::string kept_lines(const std::string& log, int64_t step) {
     return kept;
 }
 
-// The first line of the log there; null when there is none, or an empty file. Of what is no log, `is` says what it is.
-json first_line(const std::filesystem::path& file, std::string& is) {
+// The first line of the log there; null if there is no file or an empty one. `why_not` says why the file is no log.
+// Not read as an InputFile, which refuses a file that a live run appends to.
+json first_line(const std::filesystem::path& file, std::string& why_not) {
     if (!std::filesystem::exists(file)) return nullptr;
     if (!std::filesystem::is_regular_file(file)) {  // a device may have no end to read to
-        is = "no regular file";
+        why_not = "no regular file";
         return nullptr;
     }
-    std::string start;
-    try {
-        const data::InputFile in(file);
-        start.resize(std::min(in.size_bytes(), size_t{1} << 16));  // far beyond any path that stands in that line
-        in.read(0, start.data(), start.size(), "first line");
-    } catch (const std::runtime_error& error) {
-        is = std::string("nothing that can be looked at (") + error.what() + ")";
+    std::string start(size_t{1} << 16, '\0');  // far beyond any path in that line
+    std::ifstream in(file, std::ios::binary);
+    if (!in) {
+        why_not = "no file that can be read (" + file.string() +
+                  ": cannot be opened for reading: " + std::strerror(errno) + ")";
         return nullptr;
     }
+    in.read(start.data(), static_cast<std::streamsize>(start.size()));
+    start.resize(static_cast<size_t>(in.gcount()));
     if (start.empty()) return nullptr;
     json line = json::parse(start.substr(0, start.find('\n')), nullptr, false);
-    if (!is_start(line)) is = "no log of a run";
+    if (!is_start(line)) why_not = "no log of a run";
     return line;
 }
 
@@ -100,16 +100,15 @@ std::string step_line(const StepReport& r) {
     return line;
 }
 
-// Whoever names his notes, or records that count steps, as the log shall not lose them.
-std::string what_is_no_log(const std::filesystem::path& file) {
-    std::string is;
-    first_line(file, is);
-    return is;
+std::string why_not_a_log(const std::filesystem::path& file) {
+    std::string why_not;
+    first_line(file, why_not);
+    return why_not;
 }
 
 std::string run_of_log(const std::filesystem::path& file) {
-    std::string is;
-    const json line = first_line(file, is);
+    std::string why_not;
+    const json line = first_line(file, why_not);
     const json run = line.is_object() ? line.value("output_dir", json()) : json();
     return run.is_string() ? run.get<std::string>() : "";
 }
@@ -137,30 +136,31 @@ bool log_tells_end(const std::filesystem::path& file, int64_t steps, bool evalua
     return ended && sampled && !evaluated;
 }
 
-RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step, const std::function<void()>& check)
+RunLog::RunLog(const std::filesystem::path& file, int64_t resume_step, const std::function<void()>& require_own)
     : path_(file) {
     const auto require_log = [&] {
-        if (const std::string is = what_is_no_log(file); !is.empty())
-            throw std::runtime_error(file.string() + ": is " + is + "; wanted a log, or no file");
+        if (const std::string why_not = why_not_a_log(file); !why_not.empty())
+            throw data::UserError(
+                {.subject = file.string(), .given = "is " + why_not, .wanted = "a log, or no file", .hint = ""});
     };
     require_log();
     lock_ = data::FileLock(file, "its log");
     require_log();  // another run may just have made it
-    if (check) check();
+    if (require_own) require_own();
     const std::string before = data::InputFile(file).read_all("log");
     const std::string kept = resume_step >= 0 ? kept_lines(before, resume_step) : "";
     if (kept != before) {
         data::write_file_atomically(file, kept);
-        lock_ = data::FileLock(file, "its log");  // that was the file that has been replaced
+        lock_ = data::FileLock(file, "its log");  // the first lock is on the file that was replaced
     }
     out_.open(file, std::ios::app);
-    if (!out_) throw std::runtime_error(file.string() + ": cannot be opened for writing: " + std::strerror(errno));
+    if (!out_) throw data::IoError(file.string() + ": cannot be opened for writing: " + std::strerror(errno));
 }
 
 void RunLog::write(const json& line) {
     if (path_.empty()) return;
-    // A path in it need not be UTF-8; JSON must be.
-    out_ << line.dump(-1, ' ', false, json::error_handler_t::replace) << '\n' << std::flush;
+    // A path in it need not be UTF-8; JSON must be. One write a line, so that no reader sees half of one.
+    out_ << line.dump(-1, ' ', false, json::error_handler_t::replace) + '\n' << std::flush;
     if (out_) return;
     const std::string file = std::exchange(path_, {}).string();
     throw SideFileError(file + ": cannot be written: " + std::strerror(errno) + "; is the disk full?");

@@ -55,14 +55,6 @@ ModelSettings settings_from(const TrainOptions& o, const ModelConfig& config) {
     return s;
 }
 
-void check_has_targets(DataLoader& validation) {
-    for (uint64_t row = 0; row < validation.rows(); ++row)
-        if (validation.batch(row, 1).target_count() != 0) return;
-    throw std::runtime_error(validation.file().path().string() + ": none of the " + count_text(validation.rows()) +
-                             " rows to evaluate on has a target, a token that counts for the loss; look at its mask "
-                             "file, or leave out --val-data or --val-set-size");
-}
-
 int64_t total_steps(const TrainOptions& o, uint64_t rows) {
     if (o.max_steps > 0) return o.max_steps;
     const double samples = o.num_epochs * static_cast<double>(rows);

@@ -19,9 +19,6 @@ void set_lora_flags(TrainOptions& options, const LoraSettings& adapter);
 
 ModelSettings settings_from(const TrainOptions& options, const ModelConfig& config);
 
-// Throws std::runtime_error when no token of the validation rows is a target, so that they have no loss.
-void check_has_targets(DataLoader& validation);
-
 // Optimizer steps of the run, for a training set of so many rows.
 int64_t total_steps(const TrainOptions& options, uint64_t rows);
 

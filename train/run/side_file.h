@@ -1,14 +1,13 @@
-// What goes wrong beside a run, and must not cost its steps.
+// Failures of files beside a run that must not cost its steps.
 #pragma once
 
-#include <stdexcept>
+#include "data/base/error.h"
 
 namespace slab::train {
 
-// A log or a trace that cannot be written, or data that can no longer be read: worth ending a run for, but not worth
-// its steps, which are saved first.
-struct SideFileError : std::runtime_error {
-    using std::runtime_error::runtime_error;
+// A log or a trace cannot be written, or data can no longer be read. The run ends, and saves its steps first.
+struct SideFileError : data::IoError {
+    using data::IoError::IoError;
 };
 
 }  // namespace slab::train

@@ -1,13 +1,13 @@
-// Boxes to Chrome's trace event format (complete events, "ph": "X", times in microseconds). See trace_file.h.
+// Chrome's trace event format: complete events ("ph": "X"), times in microseconds, a lane of compute and one of copies.
 #include "train/run/trace_file.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "data/base/atomic_file.h"
+#include "data/base/error.h"
 #include "data/base/input_file.h"
 #include "train/run/run_log.h"
 #include "train/run/side_file.h"
@@ -18,11 +18,11 @@ using nlohmann::json;
 
 namespace {
 
-// A trace up to its events, which come last: what there is to know of it. Null when there is none, or an empty file.
+// A trace's keys, without its events, which come last. Null if there is no file, or an empty one.
 json head_of_trace(const std::filesystem::path& file) {
     if (!std::filesystem::exists(file)) return nullptr;
     const auto refuse = [&](const std::string& why) {
-        throw std::runtime_error("--trace " + why + ", and would be overwritten; name another file");
+        throw data::UserError("--trace " + why + ", and would be overwritten; name another file");
     };
     if (!std::filesystem::is_regular_file(file)) refuse(file.string() + ": is no trace");
     std::string start;

@@ -1,4 +1,4 @@
-// build/train_gpt: fine-tunes a GPT. All the work is in trainer.cpp; here are the command line, signals and exit codes.
+// build/train_gpt: fine-tunes a GPT. Here are the command line, signals and exit codes.
 #include <filesystem>
 #include <iostream>
 #include <new>
@@ -7,7 +7,7 @@
 #include "data/base/command_line.h"
 #include "data/base/stop_signals.h"
 #include "train/run/options.h"
-#include "train/run/trainer.h"
+#include "train/run/run.h"
 
 namespace {
 

@@ -7,6 +7,11 @@
 
 namespace slab::train {
 
+std::string sentence(std::string text) {
+    if (!text.ends_with('.') && !text.ends_with('?') && !text.ends_with('!')) text += '.';
+    return text;
+}
+
 std::string format_text(const char* format, ...) {
     va_list args, again;
     va_start(args, format);

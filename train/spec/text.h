@@ -17,6 +17,7 @@ using slab::memory_text;
 
 std::string bytes_text(size_t bytes);       // exact, with separators: "1,234,567 bytes"
 std::string duration_text(double seconds);  // "0:41:10"
+std::string sentence(std::string text);     // with a full stop, if it ends without one
 std::string format_text(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace slab::train

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "data/base/error.h"
+#include "data/base/output_directory.h"
 #include "data/base/output_paths.h"
 #include "tests/temporary_files.h"
 

@@ -10,6 +10,7 @@
 #include "tests/temporary_files.h"
 #include "tests/token_files.h"
 #include "train/run/data_loader.h"
+#include "train/run/side_file.h"
 #include "train/spec/micro_batch.h"
 
 using namespace slab;
@@ -60,6 +61,52 @@ TEST_SUITE("cpu") {
             CHECK(has(error, "rows.bin: was made for --sequence-len 5"));
             CHECK(has(error, "has --sequence-len " + std::to_string(other)));
         }
+    }
+
+    TEST_CASE("data loader: targets are counted as their batch has them, with a mask or without, wherever it begins") {
+        const FreshDirectory dir;
+        constexpr uint32_t kTokens = 7 * T + 3;
+        std::vector<uint32_t> ids(kTokens);
+        std::iota(ids.begin(), ids.end(), 0u);
+        std::vector<uint8_t> mask;  // documents begin inside of rows and at their beginnings
+        for (uint32_t i = 0; i < kTokens; ++i)
+            mask.push_back(static_cast<uint8_t>((i % 3 != 1 ? data::kMaskTarget : 0) |
+                                                (i % 8 == 0 || i % T == 0 ? data::kMaskDocumentStart : 0)));
+        write_token_file(dir.path / "plain.bin", ids);
+        write_token_file(dir.path / "masked.bin", ids, mask);
+        data::TokenMemory memory(100);
+        for (uint32_t i = 0; i < kTokens; ++i) memory.append(ids[i], mask[i]);
+        const std::vector<TokenFile> files = {TokenFile(dir.path / "plain.bin"), TokenFile(dir.path / "masked.bin"),
+                                              TokenFile("memory.bin", std::move(memory))};
+        std::set<size_t> counts;
+        for (const TokenFile& file : files)
+            for (const bool shuffle : {false, true}) {
+                CAPTURE(file.path().string());
+                DataLoader loader(file, T, 100, 9, shuffle);
+                for (const int B : {1, 2, 3, 9})  // 9: across epochs
+                    for (uint64_t first = 0; first < 20; ++first) {
+                        const size_t count = loader.target_count(first, B);
+                        CHECK(count == loader.batch(first, B).target_count());
+                        if (B == 1) counts.insert(count);
+                    }
+            }
+        CHECK(counts.size() > 2);
+        CHECK(DataLoader(files[0], T, 100, 9, false).target_count(0, 2) == 2 * T);
+    }
+
+    TEST_CASE("data loader: a file that is written to fails a count and a batch as data of the run") {
+        const FreshDirectory dir;
+        DataLoader loader(counting_file(dir, 3 * T + 1), T, 100, 1, false);
+        CHECK(loader.target_count(0, 1) == T);
+        put(dir.path / "count.bin", "short");
+        CHECK_THROWS_AS(loader.batch(0, 1), SideFileError);
+
+        const std::vector<uint32_t> ids(3 * T + 1, 7);
+        const std::vector<uint8_t> mask(ids.size(), data::kMaskTarget);
+        write_token_file(dir.path / "masked.bin", ids, mask);
+        DataLoader masked(TokenFile(dir.path / "masked.bin"), T, 100, 1, false);
+        put(dir.path / "masked.mask", "short");
+        CHECK_THROWS_AS(masked.target_count(0, 1), SideFileError);
     }
 
     TEST_CASE("data loader: rows, targets and what is left over") {

@@ -1,8 +1,10 @@
 // The step line and the log: what they say, and what a resumed run keeps of an earlier one.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/temporary_files.h"
 #include "train/run/run_log.h"
@@ -163,11 +165,33 @@ TEST_SUITE("cpu") {
         std::filesystem::permissions(file, std::filesystem::perms(0222));
         {
             const NoRoot nobody;
-            CHECK(has(what_is_no_log(file), "log.jsonl: cannot be opened for reading: Permission denied"));
+            CHECK(has(why_not_a_log(file), "log.jsonl: cannot be opened for reading: Permission denied"));
             for (const int step : {-1, 0})
-                CHECK(has(error_of([&] { RunLog(file, step); }), "is nothing that can be looked at"));
+                CHECK(has(error_of([&] { RunLog(file, step); }), "is no file that can be read"));
         }
         CHECK(content(file) == text);
+    }
+
+    TEST_CASE("run log: a log that a run is writing is a log to whoever looks") {
+        const FreshDirectory dir;
+        const std::filesystem::path file = dir.path / "log.jsonl";
+        RunLog log(file, -1);
+        log.write({{"event", "start"},
+                   {"step", 0},
+                   {"max_steps", 5},
+                   {"output_dir", "."},
+                   {"model", std::string(3000, 'm')}});
+        std::atomic<bool> done{false};
+        std::thread writer([&] {
+            for (int64_t step = 1; !done; ++step) log.step(report_of(step));
+        });
+        for (int look = 0; look < 2000; ++look) {
+            REQUIRE(why_not_a_log(file) == "");
+            REQUIRE(run_of_log(file) == ".");
+        }
+        done = true;
+        writer.join();
+        CHECK(has(error_of([&] { RunLog(file, -1); }), "another run is writing its log"));
     }
 
     TEST_CASE("run log: a log that was never opened takes lines in silence") {

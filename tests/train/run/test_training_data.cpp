@@ -5,9 +5,11 @@
 #include <cmath>
 
 #include "data/tokenizer/byte_tokenizer.h"
+#include "tests/fake_tokenizer.h"
 #include "tests/training_bench.h"
 #include "train/run/checkpoint.h"
 #include "train/run/data_loader.h"
+#include "train/run/sample.h"
 #include "train/spec/micro_batch.h"
 
 using namespace slab;
@@ -208,6 +210,27 @@ TEST_SUITE("cpu") {
             CHECK(has(out.str(), "interrupted while loading; nothing was written"));
             CHECK_FALSE(fs::exists(bench.run_dir("a")));
         }
+    }
+
+    TEST_CASE("training: an error of the tokenizer follows no unfinished line on the screen") {
+        const Bench bench;  // its base has no tokenizer
+        put(bench.dir.path / "t.txt", std::string(1000, 'x'));
+        const Program program = bench.run("a", {{"--train-data", (bench.dir.path / "t.txt").string()}});
+        CHECK(program.code == 1);
+        CHECK(has(program.error, "tokenizer"));
+        CHECK(program.out.ends_with("\n"));
+        CHECK_FALSE(has(program.out, "tokenizer: "));
+    }
+
+    TEST_CASE("training: an error in a sample follows no unfinished line on the screen") {
+        const TinyBase base("gpt2", 1);
+        TinyRun run(base, tiny_settings());  // without a cache: sampling is refused
+        TrainOptions flags;
+        flags.sample = "ab";
+        const SamplePlan plan{.tokenizer = std::make_unique<FakeTokenizer>(), .prompt = {1, 2}, .positions = 0};
+        std::ostringstream out;
+        CHECK_THROWS_AS(write_sample(flags, plan, run.model, "before", {}, out), std::logic_error);
+        CHECK(out.str() == "sample before: ab|\n");
     }
 
     TEST_CASE("training: validation rows without a single target are refused at the start") {

@@ -191,26 +191,38 @@ TEST_SUITE("cpu") {
             Outcome got;
             train_steps(got, run, 0, 1, 4);
             const std::vector<MicroBatch> data = tiny_step_data(base.config, 1, 4);
-            uint64_t made = 0;
-            const auto batch = [&](uint64_t i) {
-                ++made;
-                return data[i];
-            };
+            uint64_t counted = 0, made = 0;
+            StepData step{.micro_batches = 4,
+                          .tokens = 0,
+                          .target_count =
+                              [&](uint64_t i) {
+                                  ++counted;
+                                  return data[i].target_count();
+                              },
+                          .batch =
+                              [&](uint64_t i) {
+                                  ++made;
+                                  return data[i];
+                              }};
             for (const uint64_t times : {0, 2, 4, 5, 7}) {  // four questions while targets are counted, then four more
-                made = 0;
+                counted = made = 0;
                 std::atomic<int64_t> questions{static_cast<int64_t>(times) + 1};
-                CHECK_FALSE(run.loop.enqueue(4, batch, tiny_step(), data::StopToken(questions)).has_value());
-                CHECK(made == times);
+                CHECK_FALSE(run.loop.enqueue(step, tiny_step(), data::StopToken(questions)).has_value());
+                CHECK(counted == std::min<uint64_t>(times, 4));
+                CHECK(counted + made == times);
                 CHECK(run.loop.pending() == 0);
             }
             made = 0;
-            const auto failing = [&](uint64_t i) {
-                if (++made == 7) throw std::runtime_error("no more data");
+            step.batch = [&](uint64_t i) {
+                if (++made == 3) throw std::runtime_error("no more data");
                 return data[i];
             };
-            CHECK_THROWS_AS(run.loop.enqueue(4, failing, tiny_step(), {}), std::runtime_error);
-            CHECK(made == 7);
+            CHECK_THROWS_AS(run.loop.enqueue(step, tiny_step(), {}), std::runtime_error);
+            CHECK(made == 3);
             CHECK(run.loop.pending() == 0);
+            step.batch = [&](uint64_t i) { return data[i]; };
+            step.target_count = [&](uint64_t i) { return data[i].target_count() + (i == 3); };
+            CHECK_THROWS_AS(run.loop.enqueue(step, tiny_step(), {}), std::logic_error);  // a wrong count
             train_steps(got, run, 1, 2, 4);
             CHECK(first_difference(run.layout.trained, got, want) == "");
         }

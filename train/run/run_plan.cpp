@@ -1,0 +1,155 @@
+// Flags and paths are checked before the table of memory is printed, so that an error stands where a user looks.
+#include "train/run/run_plan.h"
+
+#include <ostream>
+
+#include "data/base/display.h"
+#include "data/base/error.h"
+#include "data/gguf/gguf.h"
+#include "data/hub_cache.h"
+#include "train/files/base_config.h"
+#include "train/files/gguf_config.h"
+#include "train/files/model_directory.h"
+#include "train/model/memory_plan.h"
+#include "train/run/idle_flags.h"
+#include "train/run/run_directory.h"
+#include "train/run/run_setup.h"
+#include "train/run/session.h"
+#include "train/run/trace_file.h"
+#include "train/spec/text.h"
+
+namespace slab::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void check_trace_flag(const TrainOptions& flags) {
+    if (flags.trace.empty()) return;
+    check_trace_file(flags.trace);
+    const auto folder_of = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)).parent_path(); };
+    const fs::path folder = folder_of(flags.trace);  // may be the run directory, which is yet to be made
+    if (!fs::is_directory(folder) && folder != folder_of(fs::path(flags.output_dir) / "trace"))
+        throw data::UserError("--trace " + flags.trace + ": the directory it shall lie in does not exist");
+}
+
+void check_paths(const TrainOptions& flags, const fs::path& base_model) {
+    for (const auto& [flag, file] : {std::pair{"--train-data", flags.train_data}, {"--val-data", flags.val_data}})
+        if (std::error_code error; !file.empty() && !fs::exists(file, error))
+            throw data::UserError({.subject = std::string(flag) + " " + file,
+                                   .given = error ? error.message() : "no such file",
+                                   .wanted = "a text, records (*.jsonl) or a token file (*.bin)",
+                                   .hint = ""});
+    check_side_files(flags, companions_of(base_model));
+    check_trace_flag(flags);
+    std::error_code error;
+    const fs::path base = fs::is_directory(base_model, error) ? base_model : base_model.parent_path();
+    if (!flags.output_dir.empty() && fs::equivalent(flags.output_dir, base.empty() ? "." : base, error))
+        throw data::UserError("--output-dir " + flags.output_dir +
+                              ": is the base model's own directory, whose files a run must not replace; give another");
+}
+
+// Refuses weights whose headers a run would refuse at once. A config.json alone can be planned for.
+void check_weights(const fs::path& base, const ModelConfig& config, std::ostream& out) {
+    std::error_code error;
+    const auto may_be_weights = [](const fs::path& file) {
+        const std::string name = file.filename().string();
+        return name.ends_with(".gguf") || name.starts_with("pytorch_model") ||
+               name.find(".safetensors") != std::string::npos;
+    };
+    bool there = may_be_weights(base);
+    for (const auto& item : fs::directory_iterator(base, error)) there = there || may_be_weights(item.path());
+    if (there || data::is_gguf_file(base))
+        BaseWeights::from_files(base, config);
+    else
+        out << "note: there are no weights beside config.json; the plan is made from it alone\n";
+}
+
+// Settings that are allowed, and may yet not be what was meant.
+void note_settings(const TrainOptions& flags, const ModelConfig& config, const ModelSettings& settings,
+                   std::ostream& out) {
+    for (const auto& note : flags.notes) out << "note: " << note << "\n";
+    if (settings.lora)
+        for (const auto& note : check_lora_flags(flags, *settings.lora, config)) out << "note: " << note << "\n";
+    for (const auto& notice : config.notices) out << "note: " << notice << "\n";
+    if (flags.sequence_len > config.max_positions && config.max_positions > 0)
+        out << "note: --sequence-len " << flags.sequence_len << " is beyond the " << config.max_positions
+            << " positions that the base model was made for (max_position_embeddings)\n";
+    if (flags.from_scratch && flags.adapter == "lora")
+        out << "warning: --from-scratch with --adapter lora: the adapter will fit random weights that are saved "
+               "nowhere (--seed "
+            << flags.seed << " draws them again)\n";
+}
+
+void note_offload(const OffloadFlags& flags, const ModelLayout& layout, std::ostream& out) {
+    if (!flags.num_slots.empty() && flags.num_slots != "auto" && !layout.ring.streamed().empty() &&
+        layout.settings.num_slots > layout.ring.slots())
+        out << "note: --num-slots " << flags.num_slots << " is more than the "
+            << data::counted(layout.ring.streamed().size(), "streamed layer") << "; the ring has "
+            << layout.ring.slots() << " slots and holds every one\n";
+    if (flags.layer_offloading && layout.ring.streamed().empty())
+        out << "warning: --layer-offloading has nothing to stream: "
+            << (layout.resident_frozen.empty() ? "no layer is frozen" : "every frozen layer is kept resident")
+            << "; training goes on resident\n";
+}
+
+}  // namespace
+
+RunPlan::RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream& out)
+    : flags(options), base(data::find_model("--base-model", options.base_model)), config(read_base_config(base)) {
+    ModelSettings settings = settings_from(flags, config);
+    trace_steps = parse_trace_steps(flags.trace_steps);
+    check_paths(flags, base);
+    sample = plan_sample(flags, base, config);
+    settings.cache_positions = sample.positions;
+    note_settings(flags, config, settings, out);
+    if (flags.plan && !flags.from_scratch) check_weights(base, config, out);
+    out << describe(config) << "\n";
+    device = open_device(flags.threads, flags.offload);
+    layout = plan_layout(*device, config, settings, flags.offload);
+    fits_ = fits_budget(*device, layout);
+    note_offload(flags.offload, layout, out);
+    out << "trains " << count_text(layout.trained.parameter_count()) << " parameters in "
+        << layout.trained.tensors().size() << " tensors on " << device->name() << " (" << kPrecision << ")\n";
+    if (flags.plan && !flags.train_data.empty()) {
+        open_rows(stop, out);
+        out << "data: " << data::counted(data_sets.train->rows(), "row") << " of "
+            << count_text(static_cast<uint64_t>(flags.sequence_len)) << " tokens to train on, "
+            << (data_sets.val ? count_text(data_sets.val->rows()) + " to evaluate on, " : "")
+            << data::counted(static_cast<size_t>(steps), "step") << "\n";
+    }
+    print_layout(out);
+}
+
+void RunPlan::print_layout(std::ostream& out) const {
+    const MemoryAccount& account = device->memory();
+    out << describe_plan(layout, account.reserved_bytes(), account.budget_bytes());
+    if (const size_t free_bytes = device->available_bytes(); account.budget_bytes() > free_bytes && free_bytes != 0)
+        out << "note: the budget is more than the " << memory_text(free_bytes) << " that the GPU has free now\n";
+    if (!flags.from_scratch && data::is_gguf_file(base))
+        out << "base model\n  " << describe_gguf(data::GgufFile(base), config, sizeof(real)) << "\n";
+    out << std::flush;
+}
+
+// The rows and the number of steps, with all that can be wrong about them.
+void RunPlan::open_rows(data::StopToken stop, std::ostream& out) {
+    data_sets = open_data(flags, base, config, out, stop);
+    steps = total_steps(flags, data_sets.train->rows());
+    if (!flags.trace.empty() && trace_steps.first > steps)
+        throw data::UserError("--trace-steps " + flags.trace_steps + " begins after the run's last step, " +
+                              std::to_string(steps) + "; name steps of the run");
+}
+
+void RunPlan::open_inputs(data::StopToken stop, std::ostream& out) {
+    check_memory(*device, layout);
+    open_rows(stop, out);
+    weights = flags.from_scratch ? BaseWeights::random(flags.seed, config) : BaseWeights::from_files(base, config);
+    if (!trains_adapter()) config_json = config_json_for(base, config, DType::f32);
+    companions = trains_adapter() ? tokenizer_files_of(base) : companions_of(base);
+}
+
+fs::path RunPlan::result_file() const {
+    return output_dir() / (trains_adapter() ? kAdapterWeightsFile : kModelWeightsFile);
+}
+
+}  // namespace slab::train

@@ -1,0 +1,66 @@
+// What a run will do, known before it begins: flags, config, paths, layout and data. Printed for --plan and before
+// every run. Planning reads files and opens the device; it writes nothing and allocates none of the layout.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/base/stop_token.h"
+#include "kernels/runtime/runtime.h"
+#include "train/files/base_weights.h"
+#include "train/model/model_layout.h"
+#include "train/run/data_sets.h"
+#include "train/run/options.h"
+#include "train/run/sample.h"
+#include "train/spec/model_config.h"
+
+namespace slab::train {
+
+struct RunPlan {
+    // Checks flags and paths, plans the layout and prints it. flags must outlive the plan. Throws data::UserError,
+    // data::IoError, DeviceError.
+    RunPlan(const TrainOptions& flags, data::StopToken stop, std::ostream& out);
+    RunPlan(const RunPlan&) = delete;
+    RunPlan& operator=(const RunPlan&) = delete;
+
+    bool fits() const { return fits_; }
+    // Checks memory, then opens rows and base weights. Throws as the constructor, and data::Interrupted.
+    void open_inputs(data::StopToken stop, std::ostream& out);
+
+    uint64_t samples_per_step() const {
+        return static_cast<uint64_t>(flags.micro_batch_size) * static_cast<uint64_t>(flags.gradient_accumulation_steps);
+    }
+    bool trains_adapter() const { return layout.settings.lora.has_value(); }
+    std::filesystem::path output_dir() const { return flags.output_dir; }
+    // The weights of the run's result.
+    std::filesystem::path result_file() const;
+
+    const TrainOptions& flags;
+    const std::filesystem::path base;  // where --base-model was found
+    const ModelConfig config;
+    std::pair<int64_t, int64_t> trace_steps{0, 0};  // first and last, from 1
+    SamplePlan sample;
+    std::unique_ptr<Device> device;  // until the session takes it
+    ModelLayout layout;
+
+    // From open_inputs() on:
+    DataSets data_sets;
+    int64_t steps = 0;
+    std::optional<BaseWeights> weights;
+    std::string config_json;                        // with --adapter none, of the model that is saved
+    std::vector<std::filesystem::path> companions;  // the base's files that are copied beside the result
+
+  private:
+    void open_rows(data::StopToken stop, std::ostream& out);
+    void print_layout(std::ostream& out) const;
+
+    bool fits_ = false;
+};
+
+}  // namespace slab::train
