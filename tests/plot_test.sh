@@ -29,7 +29,7 @@ is_picture() {
     read -r width height <<< "$(size_of "$2")"
     holds "$1: no PNG of 1440 x $3..$4 but '${width:-} ${height:-}'" \
         [ "${width:-0}" = 1440 -a "${height:-0}" -ge "$3" -a "${height:-0}" -le "$4" ]
-    holds "$1: $(stat -c %s "$2") bytes" [ "$(stat -c %s "$2")" -gt 8000 -a "$(stat -c %s "$2")" -lt 150000 ]
+    holds "$1: $(stat -c %s "$2") bytes" [ "$(stat -c %s "$2")" -gt 8000 -a "$(stat -c %s "$2")" -lt 250000 ]
     rm -f "$2"
 }
 
