@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "data/base/descriptor.h"
 #include "data/base/error.h"
 #include "data/base/input_file.h"
 #include "data/records.h"
@@ -40,11 +41,6 @@ void wait_for_input(int fd, StopToken stop) {
     while (poll(&waiting, 1, pause_ms) <= 0);
 }
 
-struct OwnedDescriptor {
-    int fd;
-    ~OwnedDescriptor() { close(fd); }
-};
-
 // Returns `text`, or throws UserError when it looks like something else.
 std::string checked(std::string text, const std::string& name) {
     if (const size_t at = text.find('\0'); at < size_t{1} << 16)
@@ -68,10 +64,9 @@ std::string read_text(const fs::path& path, StopToken stop) {
         return checked(file.read_all("text"), name);
     }
     // Not blocking: opening a named pipe would wait for its writer, where nobody asks whether to stop.
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) refuse_reading(name, errno);
-    const OwnedDescriptor owned{fd};
-    return read_text(fd, name, stop);
+    const Descriptor pipe(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!pipe.is_open()) refuse_reading(name, errno);
+    return read_text(pipe.get(), name, stop);
 }
 
 std::string read_text(int fd, const std::string& name, StopToken stop) {

@@ -81,6 +81,16 @@ fs::path resolve(const fs::path& path) {
     return fs::absolute(normal);
 }
 
+// Throws when `path`, given by the user as `given`, exists and is of another kind.
+void refuse_other_kind(const fs::path& given, const fs::path& path, fs::file_type kind, const std::string& kind_name) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (fs::exists(status) && status.type() != kind)
+        throw UserError({.subject = given.string(),
+                         .given = "cannot be written: it exists and is not " + kind_name,
+                         .hint = "give another name"});
+}
+
 std::string temporary_name(size_t attempt, std::string_view separator, const std::string& name) {
     return std::string(kTemporaryPrefix) + std::to_string(getpid()) + "-" + std::to_string(attempt) +
            std::string(separator) + name;
@@ -177,12 +187,7 @@ bool parse_temporary_name(const std::string& name, TemporaryName& parsed) {
 }  // namespace
 
 AtomicFile::AtomicFile(const fs::path& path) : final_path_(resolve(path)) {
-    std::error_code error;
-    const fs::file_status status = fs::status(final_path_, error);
-    if (fs::exists(status) && !fs::is_regular_file(status))
-        throw UserError({.subject = path.string(),
-                         .given = "cannot be written: it exists and is not a regular file",
-                         .hint = "give another name"});
+    refuse_other_kind(path, final_path_, fs::file_type::regular, "a regular file");
     std::tie(temporary_path_, fd_) = make_temporary(final_path_, false);
 }
 
@@ -266,12 +271,7 @@ void copy_file_atomically(const fs::path& from, const fs::path& to) {
 }
 
 AtomicDirectory::AtomicDirectory(const fs::path& final_path) : final_path_(resolve(final_path)) {
-    std::error_code error;
-    const fs::file_status status = fs::status(final_path_, error);
-    if (fs::exists(status) && !fs::is_directory(status))
-        throw UserError({.subject = final_path.string(),
-                         .given = "cannot be written: it exists and is not a directory",
-                         .hint = "give another name"});
+    refuse_other_kind(final_path, final_path_, fs::file_type::directory, "a directory");
     std::tie(staging_path_, lock_fd_) = make_temporary(final_path_, true);
 }
 
@@ -372,10 +372,9 @@ size_t remove_stale_temporaries(const fs::path& directory) {
 }
 
 DirectoryLock::DirectoryLock(const fs::path& directory)
-    : fd_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    : directory_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (directory_.is_open() && flock(directory_.get(), LOCK_EX | LOCK_NB) == 0) return;
     const int error = errno;
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
     if (error == EWOULDBLOCK)
         throw UserError({.subject = directory.string(),
                          .given = "another run is writing into this directory",
@@ -383,10 +382,6 @@ DirectoryLock::DirectoryLock(const fs::path& directory)
     // File systems without locks (some network ones) must not prevent training: a directory that opens is enough there.
     if (error == ENOLCK || error == ENOTSUP) return;
     throw IoError({.subject = directory.string(), .given = "cannot be opened: " + system_text(error)});
-}
-
-DirectoryLock::~DirectoryLock() {
-    if (fd_ >= 0) close(fd_);
 }
 
 }  // namespace slab::data

@@ -11,7 +11,8 @@
 #include <cstddef>
 #include <filesystem>
 #include <string_view>
-#include <utility>
+
+#include "data/base/descriptor.h"
 
 namespace slab::data {
 
@@ -83,15 +84,9 @@ class DirectoryLock {
     DirectoryLock() = default;
     // Throws UserError when another process or object holds the lock, IoError when the directory cannot be opened.
     explicit DirectoryLock(const std::filesystem::path& directory);
-    ~DirectoryLock();
-    DirectoryLock(DirectoryLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    DirectoryLock& operator=(DirectoryLock&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
 
   private:
-    int fd_ = -1;
+    Descriptor directory_;
 };
 
 // Deletes a directory and everything in it. It is renamed to a temporary name first: a run killed in the middle leaves

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -16,24 +15,17 @@ namespace slab::data {
 
 FileLock::FileLock(const std::filesystem::path& file, const char* what) {
     for (bool same = false; !same;) {
-        if (fd_ >= 0) close(fd_);
-        fd_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-        if (fd_ < 0)
+        file_ = Descriptor(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+        if (!file_.is_open())
             throw IoError({.subject = file.string(), .given = "cannot be opened for writing: " + system_text(errno)});
-        if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-            close(std::exchange(fd_, -1));
+        if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
             throw UserError({.subject = file.string(),
                              .given = std::string("another run is writing ") + what + " into this file",
                              .hint = "wait for it, or name another file"});
-        }
         struct stat opened = {}, named = {};
-        same = fstat(fd_, &opened) == 0 && stat(file.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+        same = fstat(file_.get(), &opened) == 0 && stat(file.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
                opened.st_dev == named.st_dev;
     }
-}
-
-FileLock::~FileLock() {
-    if (fd_ >= 0) close(fd_);
 }
 
 }  // namespace slab::data

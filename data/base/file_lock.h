@@ -3,7 +3,8 @@
 #pragma once
 
 #include <filesystem>
-#include <utility>
+
+#include "data/base/descriptor.h"
 
 namespace slab::data {
 
@@ -14,15 +15,9 @@ class FileLock {
     // another process or object holds it. `what` is what is written there, for that message: "a log". File systems
     // without locks (some network ones) grant every lock.
     FileLock(const std::filesystem::path& file, const char* what);
-    ~FileLock();
-    FileLock(FileLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    FileLock& operator=(FileLock&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
 
   private:
-    int fd_ = -1;
+    Descriptor file_;
 };
 
 }  // namespace slab::data

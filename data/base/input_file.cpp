@@ -22,13 +22,12 @@ int64_t change_time_ns(const struct stat& info) {
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
     // Non-blocking: a FIFO in the file's place is refused below instead of waited for.
-    fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0)
+    file_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file_.is_open())
         throw IoError({.subject = path_.string(), .given = "cannot be opened for reading: " + system_text(errno)});
     struct stat info = {};
-    const bool known = ::fstat(fd_, &info) == 0;
+    const bool known = ::fstat(file_.get(), &info) == 0;
     if (!known || !S_ISREG(info.st_mode)) {
-        ::close(fd_);
         const bool directory = known && S_ISDIR(info.st_mode);
         throw UserError({.subject = path_.string(),
                          .given = directory ? "is a directory" : "is no regular file",
@@ -36,24 +35,6 @@ InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
     }
     size_bytes_ = static_cast<size_t>(info.st_size);
     changed_ns_ = change_time_ns(info);
-}
-
-InputFile::~InputFile() {
-    if (fd_ >= 0) ::close(fd_);
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      size_bytes_(other.size_bytes_),
-      changed_ns_(other.changed_ns_) {}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-    std::swap(path_, other.path_);
-    std::swap(fd_, other.fd_);
-    std::swap(size_bytes_, other.size_bytes_);
-    std::swap(changed_ns_, other.changed_ns_);
-    return *this;
 }
 
 void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_view what) const {
@@ -69,14 +50,14 @@ void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_v
     char* to = static_cast<char*>(dst);
     for (size_t done_bytes = 0; done_bytes < bytes;) {
         const ssize_t got =
-            ::pread(fd_, to + done_bytes, bytes - done_bytes, static_cast<off_t>(offset_bytes + done_bytes));
+            ::pread(file_.get(), to + done_bytes, bytes - done_bytes, static_cast<off_t>(offset_bytes + done_bytes));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) fail(offset_bytes + done_bytes, system_text(errno));
         if (got == 0) fail(offset_bytes + done_bytes, "the file has become shorter since it was opened");
         done_bytes += static_cast<size_t>(got);
     }
     struct stat info = {};
-    if (::fstat(fd_, &info) != 0 || change_time_ns(info) != changed_ns_)
+    if (::fstat(file_.get(), &info) != 0 || change_time_ns(info) != changed_ns_)
         throw IoError({.subject = path_.string(),
                        .given = std::string(what) + ": the file was written to since it was opened",
                        .wanted = "a file that stays as it is while it is used"});

@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "data/base/descriptor.h"
+
 namespace slab::data {
 
 // Hints for files that did not arrive whole.
@@ -22,11 +24,6 @@ class InputFile {
   public:
     // Throws IoError when the path is missing or unreadable, UserError when it is no regular file.
     explicit InputFile(std::filesystem::path path);
-    ~InputFile();
-    InputFile(InputFile&& other) noexcept;
-    InputFile& operator=(InputFile&& other) noexcept;
-    InputFile(const InputFile&) = delete;
-    InputFile& operator=(const InputFile&) = delete;
 
     const std::filesystem::path& path() const { return path_; }
     size_t size_bytes() const { return size_bytes_; }
@@ -39,7 +36,7 @@ class InputFile {
 
   private:
     std::filesystem::path path_;
-    int fd_ = -1;
+    Descriptor file_;
     size_t size_bytes_ = 0;
     int64_t changed_ns_ = 0;  // when the file was last written to, at opening
 };
