@@ -5,9 +5,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <stdexcept>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 #include "data/base/json_file.h"
 #include "data/base/json_section.h"
 #include "train/spec/lora.h"
@@ -92,8 +92,8 @@ LoraSettings read_adapter_config(const std::filesystem::path& file, const ModelC
     section.refuse_unread(harmless_keys());
     try {
         check_lora_settings(config, lora);
-    } catch (const std::runtime_error& e) {
-        throw std::runtime_error(file.string() + ": " + e.what());
+    } catch (const data::UserError& error) {
+        throw data::UserError({.subject = file.string(), .given = error.what()});
     }
     return lora;
 }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "data/base/display.h"
+#include "data/base/error.h"
 
 namespace slab::train {
 
@@ -54,38 +55,42 @@ std::vector<LinearModule> adapted_modules(const ModelConfig& config, const LoraS
 
 void check_lora_settings(const ModelConfig& config, const LoraSettings& lora) {
     if (lora.r < 1 || lora.r > kMaxLoraRank)
-        throw std::runtime_error("lora rank " + std::to_string(lora.r) + " is out of range; wanted 1 to " +
-                                 std::to_string(kMaxLoraRank));
+        throw data::UserError({.given = "lora rank " + std::to_string(lora.r) + " is out of range",
+                               .wanted = "1 to " + std::to_string(kMaxLoraRank)});
     if (!lora_alpha_makes_sense(lora.alpha))
-        throw std::runtime_error("lora alpha " + data::number_text(lora.alpha) +
-                                 " is out of range; wanted 1e-6 to 1e6");
+        throw data::UserError(
+            {.given = "lora alpha " + data::number_text(lora.alpha) + " is out of range", .wanted = "1e-6 to 1e6"});
     if (!lora_dropout_makes_sense(lora.dropout))
-        throw std::runtime_error("lora dropout " + data::number_text(lora.dropout) +
-                                 " is out of range; wanted 0 <= p < 1");
+        throw data::UserError(
+            {.given = "lora dropout " + data::number_text(lora.dropout) + " is out of range", .wanted = "0 <= p < 1"});
     if (lora.target_modules.empty())
-        throw std::runtime_error("no target modules are given (--lora-target-modules); wanted all-linear or some of " +
-                                 known_targets(config));
+        throw data::UserError({.given = "no target modules are given (--lora-target-modules)",
+                               .wanted = "all-linear or some of " + known_targets(config)});
     for (const auto& target : lora.target_modules) {
         if (target == kAllLinear) {
             if (lora.target_modules.size() > 1)
-                throw std::runtime_error("--lora-target-modules: all-linear stands alone; leave the other names out");
+                throw data::UserError({.subject = "--lora-target-modules",
+                                       .given = "all-linear is given with other names",
+                                       .wanted = "all-linear alone, or names without it"});
             continue;
         }
         bool found = false;
         for (int l = 0; l < config.L && !found; ++l)
             for (const auto& module : linear_modules(config, l)) found = found || matches(module.path, target);
         if (!found)
-            throw std::runtime_error("target module \"" + target +
-                                     "\" (--lora-target-modules) names nothing that can carry an adapter in this " +
-                                     family_name(config.family) + " model; it has " + known_targets(config));
+            throw data::UserError(
+                {.given = "target module \"" + target +
+                          "\" (--lora-target-modules) names nothing that can carry an adapter in this " +
+                          family_name(config.family) + " model",
+                 .wanted = "some of " + known_targets(config)});
     }
     for (int layer : lora.layers_to_transform)
         if (layer < 0 || layer >= config.L)
-            throw std::runtime_error("layers_to_transform names layer " + std::to_string(layer) +
-                                     "; the model has layers 0 to " + std::to_string(config.L - 1));
+            throw data::UserError({.given = "layers_to_transform names layer " + std::to_string(layer),
+                                   .wanted = "layers 0 to " + std::to_string(config.L - 1)});
     for (int l = 0; l < config.L; ++l)
         if (!adapted_modules(config, lora, l).empty()) return;
-    throw std::runtime_error("no module of any layer carries an adapter under these target modules and layers");
+    throw data::UserError("no module of any layer carries an adapter under these target modules and layers");
 }
 
 std::string peft_key(const std::string& module_path, char which) {

@@ -39,7 +39,7 @@ inline bool lora_dropout_makes_sense(float dropout) {
     return dropout >= 0 && dropout < 1;
 }
 
-// Throws std::runtime_error when a target names nothing in this model, or a number is out of range.
+// Throws UserError when a target names nothing in this model, or a number is out of range.
 void check_lora_settings(const ModelConfig& config, const LoraSettings& lora);
 
 // "base_model.model." + path + ".lora_A.weight"

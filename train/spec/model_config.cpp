@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "data/base/error.h"
 #include "train/spec/tensor_table.h"
 
 namespace slab::train {
@@ -28,14 +29,15 @@ const char* family_name(Family family) {
 
 void check_sequence_len(const ModelConfig& config, int T) {
     if (config.learned_positions && T > config.max_positions) {
-        throw std::runtime_error("sequence length " + std::to_string(T) + " is given, wanted at most " +
-                                 std::to_string(config.max_positions) +
-                                 ": the model has that many position embeddings");
+        throw data::UserError({.given = "sequence length " + std::to_string(T) + " is given",
+                               .wanted = "at most " + std::to_string(config.max_positions) +
+                                         ": the model has that many position embeddings"});
     }
     if (config.sliding_window != 0 && T > config.sliding_window) {
-        throw std::runtime_error("sequence length " + std::to_string(T) + " is given, wanted at most " +
-                                 std::to_string(config.sliding_window) +
-                                 ": beyond that the model's sliding_window takes effect, which is not implemented");
+        throw data::UserError(
+            {.given = "sequence length " + std::to_string(T) + " is given",
+             .wanted = "at most " + std::to_string(config.sliding_window) +
+                       ": beyond that the model's sliding_window takes effect, which is not implemented"});
     }
 }
 

@@ -45,7 +45,7 @@ struct ModelConfig {
 
 const char* family_name(Family family);  // config.json's model_type: "gpt2"
 
-// Throws std::runtime_error when rows of T tokens exceed the model's positions or its window.
+// Throws UserError when rows of T tokens exceed the model's positions or its window.
 void check_sequence_len(const ModelConfig& config, int T);
 
 // Most tokens of one sequence: the model's positions, or its sliding window if that is smaller.

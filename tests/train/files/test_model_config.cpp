@@ -285,7 +285,7 @@ TEST_SUITE("cpu") {
         const ModelConfig mistral = parse(dir, small("mistral", "'sliding_window': 30"));
         check_sequence_len(mistral, 30);
         CHECK(
-            has(error_of([&] { check_sequence_len(mistral, 31); }), "sequence length 31 is given, wanted at most 30"));
+            has(error_of([&] { check_sequence_len(mistral, 31); }), "sequence length 31 is given; wanted at most 30"));
         const ModelConfig gpt2 = parse(dir, small("gpt2"));
         check_sequence_len(gpt2, 64);
         CHECK(has(error_of([&] { check_sequence_len(gpt2, 65); }), "wanted at most 64"));
