@@ -58,7 +58,7 @@ struct BaseUnreadable : data::IoError {
 void read_frozen(BaseWeights& weights, const TensorSpec& spec, const TensorPart& part, float* dst, ThreadPool& pool) {
     try {
         weights.read_part(spec, part, dst, pool);
-    } catch (const std::runtime_error& error) {
+    } catch (const data::IoError& error) {
         throw BaseUnreadable(error.what());
     }
 }
@@ -116,7 +116,9 @@ json state_json(const TrainerState& state, const json& file_hashes) {
 int64_t read_count(const fs::path& file, const json& state, const char* key) {
     const json value = state.is_object() ? state.value(key, json()) : json();
     if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-        throw data::UserError(file.string() + ": \"" + key + "\" is " + data::shown(value) + "; wanted a count");
+        throw data::UserError({.subject = file.string(),
+                               .given = "\"" + std::string(key) + "\" is " + data::shown(value),
+                               .wanted = "a count"});
     return value.get<int64_t>();
 }
 
@@ -126,19 +128,24 @@ std::optional<Evaluation> read_evaluation(const fs::path& file, const json& stat
     if (state.value(step_key, json()).is_null() && state.value(loss_key, json()).is_null()) return std::nullopt;
     const json loss = state.value(loss_key, json());
     if (!loss.is_number())
-        throw data::UserError(file.string() + ": \"" + loss_key + "\" is " + data::shown(loss) + " beside \"" +
-                              step_key + "\"; wanted a number");
+        throw data::UserError(
+            {.subject = file.string(),
+             .given = "\"" + std::string(loss_key) + "\" is " + data::shown(loss) + " beside \"" + step_key + "\"",
+             .wanted = "a number"});
     const int64_t step = read_count(file, state, step_key);
     if (step > state.at("global_step").get<int64_t>())
-        throw data::UserError(file.string() + ": \"" + step_key + "\" is " + std::to_string(step) +
-                              ", beyond \"global_step\"");
+        throw data::UserError(
+            {.subject = file.string(),
+             .given = "\"" + std::string(step_key) + "\" is " + std::to_string(step) + ", beyond \"global_step\""});
     return Evaluation{step, loss.get<double>()};
 }
 
 std::string read_text(const fs::path& file, const json& state, const char* key) {
     const json text = state.value(key, json());
     if (!text.is_null() && !text.is_string())
-        throw data::UserError(file.string() + ": \"" + key + "\" is " + data::shown(text) + "; wanted a text");
+        throw data::UserError({.subject = file.string(),
+                               .given = "\"" + std::string(key) + "\" is " + data::shown(text),
+                               .wanted = "a text"});
     return text.is_null() ? "" : text.get<std::string>();
 }
 
@@ -149,14 +156,16 @@ TrainerState read_state(const fs::path& file) {
     state.next_sample = static_cast<uint64_t>(read_count(file, j, "next_sample"));
     const int64_t updates = read_count(file, j, "applied_updates"), bad = read_count(file, j, "bad_steps_in_row");
     if (updates > state.step || bad > state.step || updates > INT_MAX)
-        throw data::UserError(file.string() + ": \"applied_updates\" " + std::to_string(updates) +
-                              " and \"bad_steps_in_row\" " + std::to_string(bad) + " must not exceed \"global_step\" " +
-                              std::to_string(state.step));
+        throw data::UserError({.subject = file.string(),
+                               .given = "\"applied_updates\" " + std::to_string(updates) +
+                                        " and \"bad_steps_in_row\" " + std::to_string(bad) +
+                                        " must not exceed \"global_step\" " + std::to_string(state.step)});
     state.applied_updates = static_cast<int>(updates);
     state.bad_steps_in_row = static_cast<int>(bad);
     if (const auto named = step_of_checkpoint(file.parent_path()); named && *named != state.step)
-        throw data::UserError(file.string() + ": \"global_step\" is " + std::to_string(state.step) +
-                              ", which is not the directory's");
+        throw data::UserError(
+            {.subject = file.string(),
+             .given = "\"global_step\" is " + std::to_string(state.step) + ", which is not the directory's"});
     state.eval_set = read_text(file, j, "eval_set");
     state.first_eval = read_evaluation(file, j, "first_eval_step", "first_eval_loss");
     state.best_eval = read_evaluation(file, j, "best_global_step", "best_metric");
@@ -165,7 +174,8 @@ TrainerState read_state(const fs::path& file) {
     try {
         state.identity = j.at("identity").get<std::map<std::string, std::string>>();
     } catch (const json::exception&) {
-        throw data::UserError(file.string() + ": \"identity\" is not the flags of a run; wanted texts by name");
+        throw data::UserError(
+            {.subject = file.string(), .given = "\"identity\" is not the flags of a run", .wanted = "texts by name"});
     }
     return state;
 }
@@ -191,10 +201,12 @@ void check_file_hash(const fs::path& file) {
     const json wanted = hashes.is_object() ? hashes.value(file.filename().string(), json()) : json();
     const std::string hash = hash_text(file);
     if (wanted != hash)
-        throw data::UserError(
-            file.string() + ": is not what was saved with " + kStateFile + " beside it: its hash is \"" + hash +
-            "\", wanted " + data::shown(wanted) +
-            "; it has been changed, or is another checkpoint's. Bring it back, or resume from another checkpoint");
+        throw data::UserError({.subject = file.string(),
+                               .given = std::string("is not what was saved with ") + kStateFile +
+                                        " beside it: it was changed, or is another checkpoint's. Its hash is \"" +
+                                        hash + "\"",
+                               .wanted = data::shown(wanted),
+                               .hint = "bring the file back, or resume from another checkpoint"});
 }
 
 // AdamW takes the root of averages of squares.
@@ -203,9 +215,10 @@ void check_not_negative(const fs::path& file, const TrainedTable& table, const s
     for (const TrainedTensor& t : table.tensors())
         for (size_t i = 0; i < t.elems(); ++i, ++at)
             if (exp_avg_sq[at] < 0)
-                throw data::UserError(file.string() + ": tensor \"exp_avg_sq." + t.key + "\" holds " +
-                                      format_text("%g", exp_avg_sq[at]) +
-                                      "; wanted averages of squares, 0 or more: the file is damaged");
+                throw data::UserError(
+                    {.subject = file.string(),
+                     .given = "tensor \"exp_avg_sq." + t.key + "\" holds " + format_text("%g", exp_avg_sq[at]),
+                     .wanted = "averages of squares, 0 or more: the file is damaged"});
 }
 
 }  // namespace
@@ -252,21 +265,26 @@ CheckpointContent read_checkpoint(const fs::path& directory, const ModelLayout& 
     state = read_state(directory / kStateFile);
     const std::string file = (directory / kStateFile).string();
     if (const std::string differences = identity_differences(state.identity, run.identity); !differences.empty())
-        throw data::UserError(file + ": " + differences +
-                              "; resume with the same, or start a new run (--adapter-in takes over an adapter)");
+        throw data::UserError(
+            {.subject = file,
+             .given = differences,
+             .hint = "resume with the same, or start a new run (--adapter-in takes over an adapter)"});
     if (!state.base_fingerprint.empty() && state.base_fingerprint != run.base_fingerprint)
-        throw data::UserError(file +
-                              ": the run was made on another base model than --base-model now names, with "
-                              "other weights or another config.json (fingerprint " +
-                              state.base_fingerprint + ", this one has " + run.base_fingerprint +
-                              "); resume with the base of then, or start a new run (--adapter-in takes over an "
-                              "adapter)");
+        throw data::UserError(
+            {.subject = file,
+             .given =
+                 "the run was made on another base model than --base-model now names, with other weights or another "
+                 "config.json (fingerprint " +
+                 state.base_fingerprint + ", this one has " + run.base_fingerprint + ")",
+             .hint = "resume with the base of then, or start a new run (--adapter-in takes over an adapter)"});
     state.samples_per_step = run.samples_per_step;
     if (state.next_sample % run.samples_per_step != 0 ||
         state.next_sample / run.samples_per_step != static_cast<uint64_t>(state.step))
-        throw data::UserError(file + ": \"next_sample\" is " + std::to_string(state.next_sample) + "; wanted " +
-                              std::to_string(run.samples_per_step) + " samples (micro-batch x accumulation) for " +
-                              "each of \"global_step\" " + std::to_string(state.step) + " steps");
+        throw data::UserError({.subject = file,
+                               .given = "\"next_sample\" is " + std::to_string(state.next_sample),
+                               .wanted = std::to_string(run.samples_per_step) +
+                                         " samples (micro-batch x accumulation) for each of \"global_step\" " +
+                                         std::to_string(state.step) + " steps"});
     const TrainedTable& table = layout.trained;
     const bool lora = layout.settings.lora.has_value();
     const fs::path weights_file = directory / (lora ? kAdapterWeightsFile : kModelWeightsFile);
@@ -315,21 +333,23 @@ void require_whole_checkpoints(const fs::path& output_dir) {
     for (const auto& entry : fs::directory_iterator(output_dir, ignored))
         if (const auto step = step_of_checkpoint(entry.path());
             step && *step > whole && !fs::exists(entry.path() / kStateFile, ignored))
-            throw data::UserError(entry.path().string() + ": has no " + kStateFile +
-                                  ", so it is no checkpoint to go on from, and a run would replace it; bring the "
-                                  "file back, or move " +
-                                  entry.path().filename().string() + " elsewhere");
+            throw data::UserError(
+                {.subject = entry.path().string(),
+                 .given = std::string("has no ") + kStateFile +
+                          ", so it is no checkpoint to go on from, and a run would replace it",
+                 .hint = "bring the file back, or move " + entry.path().filename().string() + " elsewhere"});
 }
 
 void require_checkpoint(const fs::path& directory) {
     std::error_code ignored;
     if (!fs::is_directory(directory, ignored))
-        throw data::UserError(directory.string() +
-                              ": is not a checkpoint directory; wanted output-dir/checkpoint-N, or last");
+        throw data::UserError({.subject = directory.string(),
+                               .given = "is not a checkpoint directory",
+                               .wanted = "output-dir/checkpoint-N, or last"});
     if (!fs::exists(directory / kStateFile, ignored))
-        throw data::UserError((directory / kStateFile).string() +
-                              ": does not exist, so this is no whole checkpoint; wanted output-dir/checkpoint-N, or "
-                              "last");
+        throw data::UserError({.subject = (directory / kStateFile).string(),
+                               .given = "does not exist, so this is no whole checkpoint",
+                               .wanted = "output-dir/checkpoint-N, or last"});
 }
 
 std::vector<std::string> prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& best) {

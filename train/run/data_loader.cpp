@@ -25,7 +25,7 @@ template <class F>
 auto reading(F&& f) {
     try {
         return f();
-    } catch (const std::runtime_error& error) {
+    } catch (const data::IoError& error) {
         throw SideFileError(error.what());
     }
 }
@@ -36,21 +36,23 @@ DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool s
                        uint64_t end_row)
     : file_(std::move(file)), T_(T), seed_(seed), first_row_(first_row), shuffle_(shuffle) {
     if (file_.row_tokens() != 0 && file_.row_tokens() != static_cast<size_t>(T))
-        throw data::UserError(
-            file_.path().string() + ": was made for --sequence-len " + std::to_string(file_.row_tokens()) +
-            " (each row begins with a record), and this run has "
-            "--sequence-len " +
-            std::to_string(T) + ". Hint: give the run the file's, or make the file anew with build/tokenize");
+        throw data::UserError({.subject = file_.path().string(),
+                               .given = "was made for --sequence-len " + std::to_string(file_.row_tokens()) +
+                                        " (each row begins with a record), and this run has --sequence-len " +
+                                        std::to_string(T),
+                               .hint = "give the run the file's, or make the file anew with build/tokenize"});
     if (file_.size() <= static_cast<size_t>(T))
-        throw data::UserError(file_.path().string() + ": holds " + std::to_string(file_.size()) +
-                              " tokens; a row of --sequence-len " + std::to_string(T) + " needs " +
-                              std::to_string(T + 1) +
-                              ". Hint: a smaller --sequence-len, or more text (for validation a larger "
-                              "--val-fraction of build/tokenize)");
+        throw data::UserError({.subject = file_.path().string(),
+                               .given = "holds " + std::to_string(file_.size()) + " tokens; a row of --sequence-len " +
+                                        std::to_string(T) + " needs " + std::to_string(T + 1),
+                               .hint = "a smaller --sequence-len, or more text (for validation a larger --val-fraction "
+                                       "of build/tokenize)"});
     if (file_.max_token() >= static_cast<uint32_t>(V))
-        throw data::UserError(file_.path().string() + ": token " + std::to_string(file_.max_token_index()) + " is " +
-                              std::to_string(file_.max_token()) + "; the model's vocabulary ends at " +
-                              std::to_string(V - 1) + ": was the file made with another tokenizer?");
+        throw data::UserError({.subject = file_.path().string(),
+                               .given = "token " + std::to_string(file_.max_token_index()) + " is " +
+                                        std::to_string(file_.max_token()) + "; the model's vocabulary ends at " +
+                                        std::to_string(V - 1),
+                               .hint = "was the file made with another tokenizer?"});
     const uint64_t in_file = (file_.size() - 1) / static_cast<uint64_t>(T);
     if (first_row >= std::min(end_row, in_file)) throw std::logic_error("a data set of no rows");
     rows_ = std::min(end_row, in_file) - first_row;

@@ -51,10 +51,10 @@ class ProgressLines {
 void check_fits_memory(const fs::path& path) {
     const size_t text_bytes = data::InputFile(path).size_bytes(), available_bytes = available_host_bytes();
     if (text_bytes > available_bytes)
-        throw data::UserError(path.string() + ": has " + memory_text(text_bytes) +
-                              " of text, which is read whole, and " + memory_text(available_bytes) +
-                              " of host memory are available. Hint: cut it, and make a " +
-                              "token file of the parts with build/tokenize");
+        throw data::UserError({.subject = path.string(),
+                               .given = "has " + memory_text(text_bytes) + " of text, which is read whole, and " +
+                                        memory_text(available_bytes) + " of host memory are available",
+                               .hint = "cut it, and make a token file of the parts with build/tokenize"});
 }
 
 // Makes loaders for one run's flags.
@@ -139,10 +139,12 @@ uint64_t Opener::held_out_of(uint64_t there, const char* what) const {
 data::TokenFile Opener::checked(const std::string& path, data::TokenMemory memory) {
     data::TokenFile file(path, std::move(memory));
     if (file.max_token() >= static_cast<uint32_t>(config_.V))
-        throw data::UserError(path + ": needs token " + std::to_string(file.max_token()) + " (" +
-                              data::quote(printable_text(named_tokenizer().decode({{file.max_token()}}, true))) +
-                              ") of the tokenizer, and the model's vocabulary ends at " +
-                              std::to_string(config_.V - 1) + ": does the tokenizer belong to this model?");
+        throw data::UserError(
+            {.subject = path,
+             .given = "needs token " + std::to_string(file.max_token()) + " (" +
+                      data::quote(printable_text(named_tokenizer().decode({{file.max_token()}}, true))) +
+                      ") of the tokenizer, and the model's vocabulary ends at " + std::to_string(config_.V - 1),
+             .wanted = "the tokenizer of this model"});
     return file;
 }
 
@@ -173,7 +175,7 @@ data::TokenFile Opener::tokens(const std::string& path) {
 data::TokenFile Opener::text(const std::string& path) {
     check_fits_memory(path);
     const std::string all = data::read_text(path, stop_);
-    if (all.empty()) throw data::UserError(path + ": is empty, wanted text");
+    if (all.empty()) throw data::UserError({.subject = path, .given = "is empty", .wanted = "text"});
     data::TokenMemory memory(largest_token());
     data::append_text(all, named_tokenizer(), true, memory, threads(), ProgressLines(path, out_, stop_));
     out_ << path << ": " << memory_text(all.size()) << " of text, " << data::counted(memory.size(), "token") << "\n";
@@ -182,8 +184,9 @@ data::TokenFile Opener::text(const std::string& path) {
 
 data::PreparedRecords Opener::records(const std::string& path) {
     if (o_.sequence_len < 2)
-        throw data::UserError("--sequence-len " + std::to_string(o_.sequence_len) + " given, and " + path +
-                              " holds records, whose rows have a token to read and one to learn; wanted 2 or more");
+        throw data::UserError({.subject = "--sequence-len " + std::to_string(o_.sequence_len),
+                               .given = path + " holds records, whose rows have a token to read and one to learn",
+                               .wanted = "2 or more"});
     data::PreparedRecords records(named_tokenizer(), {.T = static_cast<size_t>(o_.sequence_len),
                                                       .sample_packing = o_.sample_packing,
                                                       .train_on_inputs = o_.train_on_inputs,
@@ -192,8 +195,9 @@ data::PreparedRecords Opener::records(const std::string& path) {
     out_ << path << ": " << records.summary() << "\n";
     if (const std::string cut = records.cut_note(); !cut.empty()) out_ << "note: " << cut << "\n";
     if (records.records() == 0)
-        throw data::UserError(path + ": holds nothing to train on: " + records.summary() +
-                              ". Hint: --preview shows rows, a larger --sequence-len holds longer records");
+        throw data::UserError({.subject = path,
+                               .given = "holds nothing to train on: " + records.summary(),
+                               .hint = "--preview shows rows, a larger --sequence-len holds longer records"});
     return records;
 }
 
@@ -239,9 +243,10 @@ DataSets Opener::open() {
 void check_has_targets(DataLoader& validation) {
     for (uint64_t row = 0; row < validation.rows(); ++row)
         if (validation.target_count(row, 1) != 0) return;
-    throw data::UserError(validation.file().path().string() + ": none of the " + count_text(validation.rows()) +
-                          " rows to evaluate on has a target, a token that counts for the loss; look at its mask "
-                          "file, or leave out --val-data or --val-set-size");
+    throw data::UserError({.subject = validation.file().path().string(),
+                           .given = "none of the " + count_text(validation.rows()) +
+                                    " rows to evaluate on has a target, a token that counts for the loss",
+                           .hint = "look at its mask file, or leave out --val-data or --val-set-size"});
 }
 
 void Opener::preview(const data::TokenFile& file) {

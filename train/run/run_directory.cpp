@@ -51,26 +51,23 @@ std::string own_file(const fs::path& path, const fs::path& output_dir, const std
 
 // what: "log" or "trace". run: the run that the file, which is not empty, names.
 void require_own(const TrainOptions& o, const std::string& what, const fs::path& file, const std::string& run) {
-    const auto refuse = [&](const std::string& is) {
-        throw data::UserError("--" + what + " " + file.string() + ": is the " + what + " of " + is);
+    const auto refuse = [&](const std::string& owner, const char* hint) {
+        throw data::UserError({.subject = "--" + what + " " + file.string(),
+                               .given = "is the " + what + " of " + owner + ", and would be overwritten",
+                               .hint = hint});
     };
     const fs::path directory = o.output_dir, folder = data::place_of(file).parent_path();
     const bool lies_there = data::same_place(folder, directory);
-    if (run.empty() && !lies_there)
-        refuse(
-            "a run that it does not name (an earlier version wrote it), and would be overwritten; name another "
-            "file, or move this one");
+    constexpr const char* kRename = "name another file, or move this one";
+    if (run.empty() && !lies_there) refuse("a run that it does not name (an earlier version wrote it)", kRename);
     if (!run.empty() && !data::same_place(folder / run, directory))
-        refuse("another run, in " + data::place_of(folder / run).string() +
-               ", and would be overwritten; name another file, or move this one");
+        refuse("another run, in " + data::place_of(folder / run).string(), kRename);
     if (lies_there) return;
     if (o.resume_from_checkpoint.empty())
-        refuse("an earlier run into " + o.output_dir +
-               ", and would be overwritten; go on with that run with --resume-from-checkpoint last, name another "
-               "file, or move this one");
+        refuse("an earlier run into " + o.output_dir,
+               "continue that run with --resume-from-checkpoint last, name another file, or move this one");
     if (!last_checkpoint(directory) && !is_run_config(directory / kRunConfigFile))
-        refuse("a run of which " + o.output_dir +
-               " holds nothing any more, and would be overwritten; name another file, or move this one");
+        refuse("a run of which " + o.output_dir + " holds nothing any more", kRename);
 }
 
 bool has_content(const fs::path& file) {
@@ -86,20 +83,21 @@ fs::path log_path(const TrainOptions& o) {
 
 void check_side_files(const TrainOptions& o, const std::vector<fs::path>& companions) {
     struct SideFile {
-        std::string named;  // as a refusal begins
+        std::string flag, is;  // subject and verb of an error
         fs::path path;
         const char* remedy;
     };
     std::vector<SideFile> written;
     if (!o.log.empty())
-        written.push_back({"--log " + o.log + ":", o.log, "name another file"});
+        written.push_back({"--log " + o.log, "is ", o.log, "name another file"});
     else if (!o.output_dir.empty())
-        written.push_back({"--output-dir " + o.output_dir + ": its " + kLogFile, log_path(o),
+        written.push_back({"--output-dir " + o.output_dir, std::string("its ") + kLogFile + " is ", log_path(o),
                            "give another directory, or another file as --log"});
     const bool has_log = !written.empty();
-    if (!o.trace.empty()) written.push_back({"--trace " + o.trace + ":", o.trace, "name another file"});
-    const auto refuse = [](const SideFile& file, const std::string& is) {
-        throw data::UserError(file.named + " is " + is + ", which would be overwritten; " + file.remedy);
+    if (!o.trace.empty()) written.push_back({"--trace " + o.trace, "is ", o.trace, "name another file"});
+    const auto refuse = [](const SideFile& file, const std::string& what) {
+        throw data::UserError(
+            {.subject = file.flag, .given = file.is + what + ", which would be overwritten", .hint = file.remedy});
     };
     for (const SideFile& file : written) {
         for (const auto& [data_flag, data] : {std::pair{"--train-data", o.train_data}, {"--val-data", o.val_data}})
@@ -121,7 +119,8 @@ void check_side_files(const TrainOptions& o, const std::vector<fs::path>& compan
 void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& companions) {
     const fs::path directory = o.output_dir;
     const auto refuse = [&](const std::string& holds, const char* remedy) {
-        throw data::UserError("--output-dir " + directory.string() + " holds " + holds + "; " + remedy);
+        throw data::UserError(
+            {.subject = "--output-dir " + directory.string(), .given = "holds " + holds, .hint = remedy});
     };
     require_whole_checkpoints(directory);
     const std::string& from = o.resume_from_checkpoint;
@@ -129,13 +128,13 @@ void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& c
     const auto last = last_checkpoint(directory);
     if (last && from.empty())
         refuse(last->filename().string() + " of an earlier run",
-               "go on with --resume-from-checkpoint last, or give another directory");
+               "continue it with --resume-from-checkpoint last, or give another directory");
     if (last && (from == "last" ||
                  data::same_place(data::place_of(fs::path(from) / "x").parent_path().parent_path(), directory)))
         return;
     if (last)
         refuse(last->filename().string() + " of another run than " + from + " is of",
-               "go on with the one there with --resume-from-checkpoint last, or give another directory");
+               "continue the one there with --resume-from-checkpoint last, or give another directory");
     std::error_code error;
     for (const std::string& name : result_files(o.adapter == "none", companions))
         if (fs::exists(fs::symlink_status(directory / name, error)))

@@ -88,8 +88,9 @@ void RunFiles::take_state(TrainerState read, const fs::path& from) {
     read.base_fingerprint = state.base_fingerprint;
     state = std::move(read);
     if (state.step > plan_.steps)
-        throw data::UserError(from.string() + ": is of step " + std::to_string(state.step) + ", and this run has " +
-                              std::to_string(plan_.steps));
+        throw data::UserError({.subject = from.string(),
+                               .given = "is of step " + std::to_string(state.step) + ", and this run has " +
+                                        std::to_string(plan_.steps)});
     adopt_checkpoint(from);
 }
 
@@ -100,8 +101,9 @@ void RunFiles::adopt_checkpoint(const fs::path& from) {
     if (!last) return;
     if (fs::equivalent(from, checkpoint_path(output_dir_, state.step), ignored)) saved_step_ = state.step;
     if (step_of_checkpoint(*last) > state.step)
-        throw data::UserError("--output-dir " + output_dir_.string() + " holds " + last->filename().string() +
-                              ", later than the one to resume from; remove it, or give another directory");
+        throw data::UserError({.subject = "--output-dir " + output_dir_.string(),
+                               .given = "holds " + last->filename().string() + ", later than the one to resume from",
+                               .hint = "remove it, or give another directory"});
 }
 
 // Takes over the evaluations in the checkpoint that still hold. The best checkpoint may have been moved with its run
@@ -189,7 +191,7 @@ SaveContext RunFiles::save_context() const {
 void RunFiles::write_checkpoint(Session& session) {
     try {
         save_checkpoint(checkpoint_path(output_dir_, state.step), *session.model, save_context(), state);
-    } catch (const std::runtime_error& error) {
+    } catch (const std::runtime_error& error) {  // whatever its type: it is told with the way on
         throw data::IoError("the checkpoint of step " + std::to_string(state.step) +
                             " was not saved: " + sentence(error.what()) + " " + way_on());
     }
@@ -237,7 +239,7 @@ void RunFiles::prune() {
 void RunFiles::write_result(Session& session) {
     try {
         save_result(output_dir_, *session.model, save_context());
-    } catch (const std::runtime_error& error) {
+    } catch (const std::runtime_error& error) {  // as above
         throw data::IoError("the result was not written: " + sentence(error.what()) + " " + way_on());
     }
     // Tools look for the tokenizer beside an adapter as well as beside a model.

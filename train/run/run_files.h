@@ -23,7 +23,7 @@ namespace slab::train {
 class RunFiles {
   public:
     // Makes and locks the run directory. plan: with its inputs open; must outlive this. Throws data::UserError if files
-    // lie there that the run would replace, data::IoError if another run is writing.
+    // lie there that the run would replace or another run is writing, data::IoError if the directory cannot be made.
     RunFiles(RunPlan& plan, std::ostream& out);
 
     // Whether the run that is resumed here has ended, with every output that this command asks for. Reads its

@@ -48,8 +48,8 @@ class RunLog {
   public:
     RunLog() = default;
     // Begins the file anew. With resume_step >= 0 the log is continued: lines of later steps, and a line cut short by a
-    // kill, are removed first. Throws data::UserError if the file is no log, data::IoError if another run is writing
-    // it. `require_own` is called once the file is locked and before it is changed; it throws to leave the file alone.
+    // kill, are removed first. Throws data::UserError if the file is no log or another run is writing it. `require_own`
+    // is called once the file is locked and before it is changed; it throws to leave the file alone.
     RunLog(const std::filesystem::path& file, int64_t resume_step, const std::function<void()>& require_own = {});
 
     void step(const StepReport& report);

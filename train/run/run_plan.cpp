@@ -30,7 +30,8 @@ void check_trace_flag(const TrainOptions& flags) {
     const auto folder_of = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)).parent_path(); };
     const fs::path folder = folder_of(flags.trace);  // may be the run directory, which is yet to be made
     if (!fs::is_directory(folder) && folder != folder_of(fs::path(flags.output_dir) / "trace"))
-        throw data::UserError("--trace " + flags.trace + ": the directory it shall lie in does not exist");
+        throw data::UserError(
+            {.subject = "--trace " + flags.trace, .given = "the directory it shall lie in does not exist"});
 }
 
 void check_paths(const TrainOptions& flags, const fs::path& base_model) {
@@ -38,15 +39,15 @@ void check_paths(const TrainOptions& flags, const fs::path& base_model) {
         if (std::error_code error; !file.empty() && !fs::exists(file, error))
             throw data::UserError({.subject = std::string(flag) + " " + file,
                                    .given = error ? error.message() : "no such file",
-                                   .wanted = "a text, records (*.jsonl) or a token file (*.bin)",
-                                   .hint = ""});
+                                   .wanted = "a text, records (*.jsonl) or a token file (*.bin)"});
     check_side_files(flags, companions_of(base_model));
     check_trace_flag(flags);
     std::error_code error;
     const fs::path base = fs::is_directory(base_model, error) ? base_model : base_model.parent_path();
     if (!flags.output_dir.empty() && fs::equivalent(flags.output_dir, base.empty() ? "." : base, error))
-        throw data::UserError("--output-dir " + flags.output_dir +
-                              ": is the base model's own directory, whose files a run must not replace; give another");
+        throw data::UserError({.subject = "--output-dir " + flags.output_dir,
+                               .given = "is the base model's own directory, whose files a run must not replace",
+                               .wanted = "another directory"});
 }
 
 // Refuses weights whose headers a run would refuse at once. A config.json alone can be planned for.
@@ -136,8 +137,9 @@ void RunPlan::open_rows(data::StopToken stop, std::ostream& out) {
     data_sets = open_data(flags, base, config, out, stop);
     steps = total_steps(flags, data_sets.train->rows());
     if (!flags.trace.empty() && trace_steps.first > steps)
-        throw data::UserError("--trace-steps " + flags.trace_steps + " begins after the run's last step, " +
-                              std::to_string(steps) + "; name steps of the run");
+        throw data::UserError({.subject = "--trace-steps " + flags.trace_steps,
+                               .given = "begins after the run's last step, " + std::to_string(steps),
+                               .wanted = "steps of the run"});
 }
 
 void RunPlan::open_inputs(data::StopToken stop, std::ostream& out) {

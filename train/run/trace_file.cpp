@@ -22,7 +22,8 @@ namespace {
 json head_of_trace(const std::filesystem::path& file) {
     if (!std::filesystem::exists(file)) return nullptr;
     const auto refuse = [&](const std::string& why) {
-        throw data::UserError("--trace " + why + ", and would be overwritten; name another file");
+        throw data::UserError(
+            {.subject = "--trace " + why + ", and would be overwritten", .hint = "name another file"});
     };
     if (!std::filesystem::is_regular_file(file)) refuse(file.string() + ": is no trace");
     std::string start;
@@ -77,7 +78,7 @@ void write_trace(const std::filesystem::path& file, const std::string& run,
         const json trace = {
             {"displayTimeUnit", "ms"}, {"otherData", {{"output_dir", run}}}, {"traceEvents", std::move(events)}};
         data::write_file_atomically(file, trace.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
-    } catch (const std::exception& error) {
+    } catch (const std::runtime_error& error) {  // full disk or no place: a failure beside the run
         throw SideFileError(error.what());
     }
 }

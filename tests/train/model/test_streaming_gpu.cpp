@@ -79,17 +79,20 @@ struct Disturbance {
 };
 
 struct Run {
-    Device device{{.threads = 8}};
     std::shared_ptr<Disturbance> disturbance = std::make_shared<Disturbance>();
     BaseWeights weights;
     ModelLayout layout;
-    Model model;
-    StepLoop loop;
+    Session session;
+    Device& device;
+    Model& model;
+    StepLoop& loop;
     Run(const Subject& subject, const ModelSettings& settings)
         : weights(subject.weights()),
           layout(make_layout(subject.config, settings)),
-          model(device, layout, weights, options(*this)),
-          loop(model) {}
+          session(open_session(std::make_unique<Device>(DeviceOptions{.threads = 8}), layout, weights, options(*this))),
+          device(*session.device),
+          model(*session.model),
+          loop(*session.loop) {}
 
     static Model::Options options(const Run& run) {
         Model::Options o;

@@ -1,5 +1,5 @@
-// Checkpoints: a run stopped and resumed in a new process has the bits of the unbroken one, whatever its slots were;
-// and what cannot be the continuation of a run is refused by name.
+// Checkpoints: a run that is stopped and resumed in a new process has the bits of the unbroken one, whatever its slots.
+// A checkpoint that the run cannot resume from is refused by name.
 #include <nlohmann/json.hpp>
 
 #include "tests/tiny_model.h"

@@ -1,5 +1,5 @@
-// The loader: its order is a function of (seed, epoch), every row comes once an epoch, any sample can be the next, and
-// masks and documents reach targets and attention as data/token_file.h says.
+// The loader's order is a function of (seed, epoch); every row comes once an epoch, and any sample can be the next.
+// Masks and documents reach targets and attention as data/token_file.h says.
 #include <doctest/doctest.h>
 
 #include <algorithm>

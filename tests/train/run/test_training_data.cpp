@@ -1,5 +1,5 @@
-// What a run does about data that changes or holds no target, numbers that are not finite, and files of the base that
-// go away under it: what was reached is never lost, and no bit changes by what is left out.
+// Runs whose data changes or has no target, whose numbers are not finite, or whose base's files disappear. The steps
+// done are never lost, and skipping changes no bit.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -120,10 +120,11 @@ TEST_SUITE("cpu") {
         fs::create_directory(bench.run_dir("notes"));
         const fs::path notes = bench.run_dir("notes") / "log.jsonl";
         put(notes, "my notes\n");
-        check_refused(bench, "notes", {},
-                      "--output-dir " + bench.run_dir("notes").string() +
-                          ": its log.jsonl is no log of a run, which would be overwritten; give another directory",
-                      notes);
+        check_refused(
+            bench, "notes", {},
+            "--output-dir " + bench.run_dir("notes").string() +
+                ": its log.jsonl is no log of a run, which would be overwritten. Hint: give another directory",
+            notes);
 
         const std::string both = (bench.dir.path / "both").string();
         check_refused(bench, "a", {{"--log", both}, {"--trace", both}}, "is the log, which would be overwritten");

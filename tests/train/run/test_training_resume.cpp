@@ -346,7 +346,7 @@ TEST_SUITE("cpu") {
             return program.error;
         };
         const std::string batch = error_with({{"--micro-batch-size", "1"}});
-        CHECK(has(batch, "the run was made with --micro-batch-size 2, this one has 1; resume"));
+        CHECK(has(batch, "the run was made with --micro-batch-size 2, this one has 1. Hint: resume"));
         CHECK_FALSE(has(batch, "--max-steps"));
         const std::string longer = error_with({{"--sequence-len", "12"}, {"--seed", "7"}});
         CHECK(has(longer, "--seed 42, this one has 7"));
