@@ -25,9 +25,9 @@ struct DataSets {
     std::unique_ptr<DataLoader> train, val;
 };
 
-// Prints the sizes of text and records, and --preview. base: where --base-model was found; its tokenizer is read only
-// if it is needed. stop is asked between pieces of a text or of records; Interrupted ends the work. Throws
-// data::UserError naming file, line or flag.
+// Prints the sizes of text and records, then --preview. The tokenizer of `base`, where --base-model was found, is read
+// only if it is needed. A stop between pieces of a text or of records throws Interrupted. Throws data::UserError naming
+// file, line or flag.
 DataSets open_data(const TrainOptions& options, const std::filesystem::path& base, const ModelConfig& config,
                    std::ostream& out, data::StopToken stop);
 
