@@ -1,7 +1,7 @@
 // Runs the suites that this build and machine can run, and says which it skipped and why.
 //
 // Suites: cpu (builds for the CPU: their device memory is the host's, which such tests rely on), gpu (CUDA builds, one
-// GPU), multi (CUDA builds, several GPUs). A run in which nothing ran fails, and so does one with REQUIRE_GPU=1 in the
+// GPU), multi (CUDA builds, several GPUs). A run in which nothing ran fails. So does a run with REQUIRE_GPU=1 in the
 // environment that cannot run the suite gpu: a test that silently did not run proves nothing. The last line is always
 // `N passed, N failed, N skipped`, counted in test cases.
 #define DOCTEST_CONFIG_IMPLEMENT
