@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "data/base/command_line.h"
+#include "data/base/error.h"
 #include "kernels/matmul.h"
 #include "kernels/philox.h"
 #include "offload/stream_schedule.h"
@@ -54,13 +55,13 @@ double median(std::vector<double> v) {
 
 ModelConfig config_of(const BenchOptions& o) {
     if (o.hidden % o.heads != 0)
-        throw std::runtime_error("--hidden " + std::to_string(o.hidden) + " is no multiple of --heads " +
-                                 std::to_string(o.heads));
+        throw data::UserError("--hidden " + std::to_string(o.hidden) + " is no multiple of --heads " +
+                              std::to_string(o.heads));
     if (o.kv_heads != 0 && o.heads % o.kv_heads != 0)
-        throw std::runtime_error("--heads " + std::to_string(o.heads) + " is no multiple of --kv-heads " +
-                                 std::to_string(o.kv_heads));
+        throw data::UserError("--heads " + std::to_string(o.heads) + " is no multiple of --kv-heads " +
+                              std::to_string(o.kv_heads));
     if (o.hidden / o.heads % 2 != 0)
-        throw std::runtime_error("--hidden divided by --heads is odd; rotary positions want an even head size");
+        throw data::UserError("--hidden divided by --heads is odd; rotary positions want an even head size");
     ModelConfig c;
     c.family = Family::llama;
     c.C = o.hidden, c.I = o.intermediate, c.L = o.layers, c.NH = o.heads, c.NKV = o.kv_heads ? o.kv_heads : o.heads,
@@ -273,9 +274,8 @@ struct Pair {
     void step(const std::vector<MicroBatch>& batch, bool keep) {
         const StepResult a = resident.step(batch), b = streamed.step(batch);
         if (a.loss != b.loss || a.grad_norm != b.grad_norm)
-            throw std::runtime_error(
-                format_text("streamed differs from resident: loss %.9g and %.9g, norm %.9g and %.9g", b.loss, a.loss,
-                            b.grad_norm, a.grad_norm));
+            throw data::UserError(format_text("streamed differs from resident: loss %.9g and %.9g, norm %.9g and %.9g",
+                                              b.loss, a.loss, b.grad_norm, a.grad_norm));
         if (!keep) return;
         resident.step_ms.push_back(1e3 * a.seconds);
         streamed.step_ms.push_back(1e3 * b.seconds);
@@ -284,7 +284,7 @@ struct Pair {
     void compare_adapters() {
         const std::vector<float> a = resident.adapters(), b = streamed.adapters();
         if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0)
-            throw std::runtime_error("the streamed run's adapters differ from the resident run's");
+            throw data::UserError("the streamed run's adapters differ from the resident run's");
     }
 };
 
@@ -373,7 +373,7 @@ void run(const BenchOptions& o) {
         std::printf("link at one slab of %s: %.1f GB/s to the device, %.1f GB/s back\n", bytes_text(slab_bytes).c_str(),
                     link.to_device_gbps, link.to_host_gbps);
         if (o.link_limit_gbps >= link.to_device_gbps)
-            throw std::runtime_error(format_text(
+            throw data::UserError(format_text(
                 "--link-limit %g: the link itself carries %.1f GB/s, and only a slower one can be emulated; give less",
                 o.link_limit_gbps, link.to_device_gbps));
         if (o.link_limit_gbps > 0) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "data/base/command_line.h"
+#include "data/base/error.h"
 #include "data/base/output_paths.h"
 #include "kernels/cross_entropy.h"
 #include "train/files/adapter_files.h"
@@ -46,14 +47,14 @@ Tokens read_tokens(const fs::path& path, int V) {
     const SafetensorsFile file(path);
     const SafetensorsEntry& entry = file.at("input_ids");
     if (entry.shape.size() != 2 || entry.elems == 0)
-        throw std::runtime_error(path.string() + ": input_ids has shape " + shape_text(entry.shape) +
-                                 ", wanted [B, T], neither 0");
+        throw data::UserError(path.string() + ": input_ids has shape " + shape_text(entry.shape) +
+                              ", wanted [B, T], neither 0");
     Tokens tokens{entry.shape[0], entry.shape[1], std::vector<int32_t>(entry.elems)};
     file.read_raw("input_ids", DType::i32, tokens.ids.data());
     for (const int32_t id : tokens.ids)
         if (id < 0 || id >= V)
-            throw std::runtime_error(path.string() + ": token " + std::to_string(id) + ", wanted one from 0 to " +
-                                     std::to_string(V - 1));
+            throw data::UserError(path.string() + ": token " + std::to_string(id) + ", wanted one from 0 to " +
+                                  std::to_string(V - 1));
     return tokens;
 }
 

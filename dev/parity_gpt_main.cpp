@@ -18,6 +18,7 @@
 
 #include "data/base/checksum.h"
 #include "data/base/command_line.h"
+#include "data/base/error.h"
 #include "data/base/json_file.h"
 #include "kernels/adamw.h"
 #include "kernels/cross_entropy.h"
@@ -54,7 +55,7 @@ Expected read_expected(const fs::path& file) {
         e.losses = j.at("losses").get<std::vector<double>>();
         e.grad_norms = j.at("grad_norms").get<std::vector<double>>();
         const auto& o = j.at("optimizer");
-        if (o.value("kind", "adamw") != "adamw") throw std::runtime_error("optimizer kind is not adamw");
+        if (o.value("kind", "adamw") != "adamw") throw data::UserError("optimizer kind is not adamw");
         e.settings.adamw = {.learning_rate = o.at("lr"),
                             .beta1 = o.at("beta1"),
                             .beta2 = o.at("beta2"),
@@ -66,10 +67,10 @@ Expected read_expected(const fs::path& file) {
         e.freeze_layers = j.value("freeze_layers", 0);
         if (e.steps < 1 || e.accum < 1 || e.losses.size() != static_cast<size_t>(e.steps) ||
             e.grad_norms.size() != e.losses.size())
-            throw std::runtime_error("steps, accum, losses and grad_norms do not fit each other");
+            throw data::UserError("steps, accum, losses and grad_norms do not fit each other");
         return e;
     } catch (const std::exception& error) {
-        throw std::runtime_error(file.string() + ": " + error.what());
+        throw data::UserError(file.string() + ": " + error.what());
     }
 }
 
@@ -79,15 +80,15 @@ std::vector<std::vector<MicroBatch>> read_batches(const SafetensorsFile& file, c
     std::vector<int32_t> ids(total), labels(total);
     for (const auto& [name, dst] : {std::pair{"input_ids", &ids}, {"labels", &labels}}) {
         if (file.at(name).elems != total)
-            throw std::runtime_error(
+            throw data::UserError(
                 file.path().string() + ": tensor \"" + name + "\" has shape " + shape_text(file.at(name).shape) +
                 "; expected.json wants steps x accum x B x T = " + std::to_string(total) + " elements");
         file.read_raw(name, DType::i32, dst->data());
         for (const int32_t id : *dst)
             if (id >= V || (id < 0 && (id != kIgnoreTarget || dst == &ids)))
-                throw std::runtime_error(file.path().string() + ": tensor \"" + name + "\" holds " +
-                                         std::to_string(id) + "; wanted ids of the vocabulary of " + std::to_string(V) +
-                                         (dst == &ids ? "" : ", or -100"));
+                throw data::UserError(file.path().string() + ": tensor \"" + name + "\" holds " + std::to_string(id) +
+                                      "; wanted ids of the vocabulary of " + std::to_string(V) +
+                                      (dst == &ids ? "" : ", or -100"));
     }
     std::vector<std::vector<MicroBatch>> steps(e.steps);
     size_t at = 0;
@@ -258,7 +259,7 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
         const std::vector<float> got = model.logits(steps[0][0], 0, rows);
         scope.finish();
         if (expected.at("logits_step0_micro0").elems != got.size())
-            throw std::runtime_error("logits_step0_micro0 has the wrong size");
+            throw data::UserError("logits_step0_micro0 has the wrong size");
         std::vector<float> want(got.size());
         expected.read_as("logits_step0_micro0", want.data());
         report.check("logits_step0_micro0", tensor_error(got.data(), want.data(), got.size(), !kRealIsFloat32),

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "data/base/error.h"
 #include "kernels/matmul.h"
 #include "kernels/runtime/runtime.h"
 #include "train/model/model_layout.h"
@@ -153,16 +154,16 @@ void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budge
     const auto items = layout.device_items();
     const auto largest =
         std::max_element(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
-    throw std::runtime_error("the plan needs " + memory_text(needed) + " of device memory and the budget is " +
-                             memory_text(budget_bytes) + " (" + bytes_text(needed - budget_bytes) +
-                             " too much). Largest item: " + label_of(largest->category, layout) + ", " + largest->what +
-                             ", " + memory_text(largest->bytes) + ". " + advice(layout, reserved_bytes, budget_bytes));
+    throw data::UserError("the plan needs " + memory_text(needed) + " of device memory and the budget is " +
+                          memory_text(budget_bytes) + " (" + bytes_text(needed - budget_bytes) +
+                          " too much). Largest item: " + label_of(largest->category, layout) + ", " + largest->what +
+                          ", " + memory_text(largest->bytes) + ". " + advice(layout, reserved_bytes, budget_bytes));
 }
 
 void check_available(const ModelLayout& layout, size_t reserved_bytes, size_t available_bytes) {
     const size_t needed = reserved_bytes + layout.device_bytes();
     if (available_bytes == 0 || needed <= available_bytes) return;
-    throw std::runtime_error(
+    throw data::UserError(
         "the plan needs " + memory_text(needed) + " of device memory and " + memory_text(available_bytes) +
         " are free. Hint: give no larger --vram-budget (left out, it is what is free less 5%), or end what else "
         "uses the GPU. " +
@@ -176,20 +177,20 @@ void check_host_memory(const ModelLayout& layout, size_t available_bytes) {
     std::string parts;
     for (const auto& [what, bytes] : layout.host_items()) parts += memory_text(bytes) + " for " + what + ", ";
     if (device_bytes != 0) parts += memory_text(device_bytes) + " standing in for device memory, ";
-    throw std::runtime_error("the plan needs " + memory_text(needed) + " of host memory (" +
-                             parts.substr(0, parts.size() - 2) + ") and " + memory_text(available_bytes) +
-                             " are available. Hint: close other programs, or raise the container's limit" +
-                             (device_bytes != 0 ? "; a smaller --micro-batch-size or --sequence-len needs less" : ""));
+    throw data::UserError("the plan needs " + memory_text(needed) + " of host memory (" +
+                          parts.substr(0, parts.size() - 2) + ") and " + memory_text(available_bytes) +
+                          " are available. Hint: close other programs, or raise the container's limit" +
+                          (device_bytes != 0 ? "; a smaller --micro-batch-size or --sequence-len needs less" : ""));
 }
 
 void check_address_space(const ModelLayout& layout, size_t free_bytes, int threads) {
     const size_t plan_bytes = layout.host_bytes() + (kBackend == Backend::cpu ? layout.device_bytes() : 0);
     const size_t product_bytes = matmul_address_bytes(threads);
     if (plan_bytes + product_bytes <= free_bytes) return;
-    throw std::runtime_error("the plan needs " + memory_text(plan_bytes) + " of host memory and matrix products on " +
-                             std::to_string(threads) + " threads " + memory_text(product_bytes) +
-                             " of address space, and the limit on address space (ulimit -v, or -d) leaves " +
-                             memory_text(free_bytes) + ". Hint: lift the limit, or give a smaller --threads");
+    throw data::UserError("the plan needs " + memory_text(plan_bytes) + " of host memory and matrix products on " +
+                          std::to_string(threads) + " threads " + memory_text(product_bytes) +
+                          " of address space, and the limit on address space (ulimit -v, or -d) leaves " +
+                          memory_text(free_bytes) + ". Hint: lift the limit, or give a smaller --threads");
 }
 
 }  // namespace slab::train

@@ -13,12 +13,12 @@ namespace slab::train {
 // The plan as a table. reserved_bytes: driver and libraries. Names the flags that would help if the budget (0: no
 // limit) does not hold the plan.
 std::string describe_plan(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
-// Throws std::runtime_error with that advice when the plan exceeds the budget (0: no limit).
+// Throws data::UserError with that advice when the plan exceeds the budget (0: no limit).
 void check_budget(const ModelLayout& layout, size_t reserved_bytes, size_t budget_bytes);
 
 // The same check against the device's free memory. available_bytes: 0 when it is not known.
 void check_available(const ModelLayout& layout, size_t reserved_bytes, size_t available_bytes);
-// Throws std::runtime_error when the host memory of the plan exceeds what the machine, or the container, has left. On
+// Throws data::UserError when the host memory of the plan exceeds what the machine, or the container, has left. On
 // the CPU backend device memory is host memory too.
 void check_host_memory(const ModelLayout& layout, size_t available_bytes);
 // The same check of the address space that a limit (ulimit -v) leaves. Products on `threads` CPU threads map more.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "data/base/error.h"
 #include "kernels/attention/attention.h"
 #include "kernels/matmul.h"
 #include "train/model/carver.h"
@@ -23,7 +24,7 @@ constexpr int kLogitsRowStep = 64;
 constexpr size_t kTrainedHostCopies = 5;
 
 [[noreturn]] void refuse(const std::string& text) {
-    throw std::runtime_error(text);
+    throw data::UserError(text);
 }
 
 void check_settings(const ModelConfig& c, const ModelSettings& s) {

@@ -133,7 +133,7 @@ struct ModelLayout {
     size_t host_bytes() const;  // their sum
 };
 
-// Throws std::runtime_error when settings contradict each other or the model (K > L, layers out of range, R < P + 1,
+// Throws data::UserError when settings contradict each other or the model (K > L, layers out of range, R < P + 1,
 // ...).
 ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings);
 
