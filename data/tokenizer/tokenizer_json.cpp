@@ -301,7 +301,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const fs::path& path) {
     if (!parts.eos) read_model_end(path.parent_path(), parts);
     if (const auto first = first_of_template(reader, reader.value(document, "post_processor"))) {
         const auto id = id_of_text(parts, *first);
-        if (!id) reader.fail("the post-processor puts " + quote(*first) + " first", "a token there");
+        if (!id) reader.fail("the post-processor puts " + quote(*first) + " first, which is no token", "");
         if (!parts.bos) parts.bos = id;
         parts.adds_bos = parts.bos == id;
     } else {

@@ -71,7 +71,7 @@ TEST_SUITE("cpu") {
                   "tensor \"b\" is also in"));
         const std::string missing = error_with(R"({"weight_map":{"a":"one.safetensors","z":"three.safetensors"}})");
         CHECK(has(missing, "three.safetensors: does not exist"));
-        CHECK(has(missing, "names 2 shards"));
+        CHECK(has(missing, "names it among its 2 shards"));
         const std::string lacking = error_with(R"({"weight_map":{"z":"one.safetensors"}})");
         CHECK(has(lacking, "one.safetensors: has no tensor \"z\""));
         for (const char* shard :
