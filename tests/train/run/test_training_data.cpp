@@ -109,7 +109,7 @@ TEST_SUITE("cpu") {
              {Flags{{"--sample-packing", ""}}, {{"--train-on-inputs", ""}}, {{"--chat-template", "chatml"}}})
             CHECK(has(error("prose.txt", prose, flags), "prose.txt is a text. Hint: leave the flag out"));
         CHECK(has(error("pc.txt", records, {}), "pc.txt: is named as a text, and its first line is a record"));
-        CHECK(has(error("pc.jsonl", records, {{"--sequence-len", "1"}}), "--sequence-len 1 given, and "));
+        CHECK(has(error("pc.jsonl", records, {{"--sequence-len", "1"}}), "pc.jsonl holds records, whose rows"));
         put(bench.dir.path / "PC.JSONL", records);
         bench.run_well("upper", {{"--train-data", (bench.dir.path / "PC.JSONL").string()}});
     }
