@@ -265,7 +265,7 @@ wait $first
 holds "a run ended by a hang-up saves a checkpoint" [ -n "$(find "$work/twice" -name 'checkpoint-*')" ]
 
 cp "$work/text" "$work/own.bin"
-refuses "tokenize over its own input" "own.bin would be replaced" \
+refuses "tokenize over its own input" "own.bin: would be replaced" \
     "$build/tokenize" --output-dir "$work" --name own "$work/own.bin"
 holds "the input of a refused tokenize is as it was" cmp -s "$work/text" "$work/own.bin"
 
