@@ -59,10 +59,12 @@ TEST_SUITE("cpu") {
         m.pre_step(pass_order(3));
         for (int round = 0; round < 200; ++round) toy.visit_all(pass_order(3));
         m.post_step();
-        CHECK(m.stats().untimed > 0);
+        const uint64_t untimed = m.stats().untimed;
         m.reset_stats();
-        CHECK(m.stats().untimed == 0);
-        work.open();
+        const uint64_t untimed_after_reset = m.stats().untimed;
+        work.open();  // before the checks: a failed one would leave the streams waiting
+        CHECK(untimed > 0);
+        CHECK(untimed_after_reset == 0);
         CHECK(toy.right());
         toy.step(pass_order(3));
         CHECK(m.stats().untimed == 0);
