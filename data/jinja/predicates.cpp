@@ -1,0 +1,126 @@
+// The table of tests.
+#include "data/jinja/predicates.h"
+
+#include <unordered_map>
+
+#include "data/jinja/evaluator.h"
+#include "data/jinja/methods.h"
+
+namespace slab::data::jinja {
+namespace {
+
+void check_none(const Arguments& arguments) { check_no_arguments(arguments, "a test that takes none"); }
+
+const Value& only_argument(const Arguments& arguments) {
+    if (arguments.count != 1 || arguments.keyword_count > 0)
+        refuse("gives " + std::to_string(arguments.count + arguments.keyword_count) + " arguments to a test", "one");
+    return arguments.values[0];
+}
+
+int64_t remainder(Evaluator& e, const Value& value, const Value& by) {
+    if (value.is_text()) refuse("divides text", "a number");
+    const Value rest = e.binary(Operator::modulo, value, by);
+    return rest.type == Type::number ? (rest.number != 0) * (rest.number == 1 ? 1 : 2) : rest.whole();
+}
+
+bool is_same_object(const Value& a, const Value& b) {
+    if (a.type != b.type) return false;
+    switch (a.type) {
+        case Type::none: return true;
+        case Type::boolean: return a.boolean == b.boolean;
+        case Type::integer:
+        case Type::number:
+        case Type::string: refuse("asks whether numbers or texts are the same object", "==", "Python's answer depends on its own working");
+        default: return a.items == b.items;
+    }
+}
+
+#define TEST(condition) +[]([[maybe_unused]] Evaluator& e, [[maybe_unused]] const Value& v, const Arguments& a) -> bool { \
+        check_none(a); \
+        return condition; \
+    }
+#define RELATION(condition) +[]([[maybe_unused]] Evaluator& e, const Value& v, const Arguments& a) -> bool { \
+        const Value& w = only_argument(a); \
+        return condition; \
+    }
+
+bool goes_through(const Value& v) {
+    switch (v.type) {
+        case Type::string:
+        case Type::list:
+        case Type::tuple:
+        case Type::dict:
+        case Type::view:
+        case Type::range:
+        case Type::generator:
+        case Type::loop:
+        case Type::undefined: return true;
+        default: return false;
+    }
+}
+
+bool is_sequence(const Value& v) {
+    return v.is_text() || v.is_list() || v.type == Type::dict || v.type == Type::range || v.type == Type::undefined;
+}
+
+bool can_be_called(const Value& v) {
+    return v.type == Type::macro || v.type == Type::function || v.type == Type::method || v.type == Type::undefined ||
+           v.type == Type::loop;
+}
+
+std::string_view text_of_any(Evaluator& e, const Value& value) { return e.str(value).text(); }
+
+const std::unordered_map<std::string_view, Predicate>& predicates() {
+    static const std::unordered_map<std::string_view, Predicate> kPredicates = {
+        {"defined", TEST(v.type != Type::undefined)},
+        {"undefined", TEST(v.type == Type::undefined)},
+        {"none", TEST(v.type == Type::none)},
+        {"boolean", TEST(v.type == Type::boolean)},
+        {"true", TEST(v.type == Type::boolean && v.boolean)},
+        {"false", TEST(v.type == Type::boolean && !v.boolean)},
+        {"integer", TEST(v.type == Type::integer)},
+        {"float", TEST(v.type == Type::number)},
+        {"number", TEST(v.is_number())},
+        {"string", TEST(v.is_text())},
+        {"mapping", TEST(v.type == Type::dict)},
+        {"iterable", TEST(goes_through(v))},
+        {"sequence", TEST(is_sequence(v))},
+        {"callable", TEST(can_be_called(v))},
+        {"escaped", TEST(v.is_text() && v.is_safe)},
+        {"upper", TEST(is_upper(text_of_any(e, v)))},
+        {"lower", TEST(is_lower(text_of_any(e, v)))},
+        {"odd", TEST(remainder(e, v, Value::of(int64_t{2})) == 1)},
+        {"even", TEST(remainder(e, v, Value::of(int64_t{2})) == 0)},
+        {"divisibleby", RELATION(remainder(e, v, w) == 0)},
+        {"sameas", RELATION(is_same_object(v, w))},
+        {"in", RELATION(e.contains(w, v))},
+        {"==", RELATION(equal(v, w))},
+        {"eq", RELATION(equal(v, w))},
+        {"equalto", RELATION(equal(v, w))},
+        {"!=", RELATION(!equal(v, w))},
+        {"ne", RELATION(!equal(v, w))},
+        {"<", RELATION(e.compare_by(Operator::less, v, w))},
+        {"lt", RELATION(e.compare_by(Operator::less, v, w))},
+        {"lessthan", RELATION(e.compare_by(Operator::less, v, w))},
+        {"<=", RELATION(e.compare_by(Operator::less_equal, v, w))},
+        {"le", RELATION(e.compare_by(Operator::less_equal, v, w))},
+        {">", RELATION(e.compare_by(Operator::greater, v, w))},
+        {"gt", RELATION(e.compare_by(Operator::greater, v, w))},
+        {"greaterthan", RELATION(e.compare_by(Operator::greater, v, w))},
+        {">=", RELATION(e.compare_by(Operator::greater_equal, v, w))},
+        {"ge", RELATION(e.compare_by(Operator::greater_equal, v, w))},
+    };
+    return kPredicates;
+}
+
+#undef TEST
+#undef RELATION
+
+}  // namespace
+
+Predicate predicate_named(std::string_view name) {
+    const auto found = predicates().find(name);
+    return found == predicates().end() ? nullptr : found->second;
+}
+
+}  // namespace slab::data::jinja
