@@ -35,6 +35,7 @@ void add_dict_arguments(Evaluator& evaluator, const Arguments& arguments, const 
     if (arguments.count > 1) refuse(std::string("gives several values to ") + of, "one dict, and NAME=VALUE");
     if (arguments.count == 1) {
         const Value& given = arguments.values[0];
+        if (given.type == Type::undefined) refuse_undefined(given);
         if (given.type == Type::dict) {
             for (size_t i = 0; i < given.dict->size; ++i) dict.set(given.dict->entries[i].key, given.dict->entries[i].value);
         } else {

@@ -55,7 +55,8 @@ struct Generator {
     Predicate predicate = nullptr;
     const Value* path = nullptr;  // [path_size] attributes to follow, names and numbers
     size_t path_size = 0;
-    bool reject = false;
+    bool reject = false, case_sensitive = false;
+    DictBuilder* seen = nullptr;
 };
 
 struct Loop {

@@ -149,21 +149,26 @@ Value reverse(Evaluator& e, const Value& value, const Arguments& arguments) {
     return over(e, reversed, [](Evaluator& of, Generator& g, Value& item) { return of.next(g.source, item); });
 }
 
+bool next_unique(Evaluator& e, Generator& g, Value& value) {
+    while (e.next(g.source, value)) {
+        Value key = follow(e, {g.path, g.path_size}, value);
+        if (!g.case_sensitive && key.is_text()) key = in_case(key, Case::lower, *Evaluator::Scratch(e), e.arena());
+        if (g.seen->find(key) != nullptr) continue;
+        g.seen->set(key, Value::none());
+        return true;
+    }
+    return false;
+}
+
 Value unique(Evaluator& e, const Value& value, const Arguments& arguments) {
     const auto [case_sensitive, attribute] = bind(arguments, "unique", {"case_sensitive", "attribute"});
-    const bool by_case = case_sensitive != nullptr && truthy(*case_sensitive);
+    Generator made{next_unique, e.cursor_of(value)};
     const Path path = path_of(e, attribute);
-    DictBuilder seen(e.arena());
-    ListBuilder found(e.arena());
-    Cursor cursor = e.cursor_of(value);
-    for (Value item; e.next(cursor, item);) {
-        Value key = follow(e, path, item);
-        if (!by_case && key.is_text()) key = in_case(key, Case::lower, *Evaluator::Scratch(e), e.arena());
-        if (seen.find(key) != nullptr) continue;
-        seen.set(key, Value::none());
-        found.add(item);
-    }
-    return over(e, found.finish(), [](Evaluator& of, Generator& g, Value& item) { return of.next(g.source, item); });
+    made.path = path.steps;
+    made.path_size = path.size;
+    made.case_sensitive = case_sensitive != nullptr && truthy(*case_sensitive);
+    made.seen = e.arena().make<DictBuilder>(e.arena());
+    return e.generator(made);
 }
 
 Value batch(Evaluator& e, const Value& value, const Arguments& arguments) {

@@ -92,7 +92,7 @@ Value sort(Evaluator& e, const Value& value, const Arguments& arguments) {
     for (size_t i = 0; i < items.size; ++i) {
         ListBuilder key(e.arena(), paths.size());
         for (const Path& path : paths) key.add(sort_key(e, follow(e, path, items.items[i]), by_case));
-        keys[i] = paths.size() == 1 ? key.items()[0] : key.finish();
+        keys[i] = key.finish();  // a list even of one: equal values need no order then, as undefined ones have none
     }
     return sorted(e, items, keys, reverse != nullptr && truthy(*reverse));
 }

@@ -137,7 +137,7 @@ Value Evaluator::loop_attribute(const Value& of, std::string_view name) {
     if (name == "depth") return Value::of(int64_t{1});
     if (name == "depth0") return Value::of(int64_t{0});
     if (name == "cycle" || name == "changed") return method_of(of, name);
-    return Value::undefined(name, Undefined::attribute);
+    return Value::undefined(name, Undefined::attribute, Type::loop);
 }
 
 Value Evaluator::method_of(const Value& of, std::string_view name) {

@@ -223,7 +223,7 @@ Value Evaluator::attribute_of(const Value& object, std::string_view name) {
         case Type::undefined: refuse_undefined(object);
         case Type::name_space: {
             const Value* const found = object.name_space->find(name);
-            return found != nullptr ? *found : Value::undefined(name, Undefined::attribute);
+            return found != nullptr ? *found : Value::undefined(name, Undefined::attribute, object.type);
         }
         case Type::loop: return loop_attribute(object, name);
         case Type::macro:
@@ -244,14 +244,13 @@ Value Evaluator::attribute_of(const Value& object, std::string_view name) {
     if (name.starts_with("__")) return Value::undefined(name, Undefined::forbidden);
     if (object.type == Type::dict)
         if (const Value* const found = object.dict->find(name)) return *found;
-    return Value::undefined(name, Undefined::attribute);
+    return Value::undefined(name, Undefined::attribute, object.type);
 }
 
 Value Evaluator::item_of(const Value& object, const Value& index) {
     if (object.type == Type::undefined) refuse_undefined(object);
     if (object.type == Type::dict) {
-        const bool is_key = !(index.is_list() && index.type == Type::list) && index.type != Type::dict;
-        if (const Value* const found = is_key ? object.dict->find(index) : nullptr) return *found;
+        if (const Value* const found = can_be_key(index) ? object.dict->find(index) : nullptr) return *found;
     } else if (index.is_whole()) {
         int64_t at = index.whole(), size = 0;
         size_t length = 0;
@@ -268,9 +267,9 @@ Value Evaluator::item_of(const Value& object, const Value& index) {
             return part(object, begin, begin + char_bytes(object.text(), begin));
         }
     }
-    if (!index.is_text()) return Value::undefined("an index", Undefined::attribute);
+    if (!index.is_text()) return Value::undefined("an item", Undefined::attribute, object.type);
     if (object.type == Type::dict && !has_method(object, index.text()))
-        return Value::undefined(index.text(), Undefined::attribute);
+        return Value::undefined(index.text(), Undefined::attribute, object.type);
     return attribute_of(object, index.text());
 }
 

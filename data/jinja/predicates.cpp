@@ -17,10 +17,9 @@ const Value& only_argument(const Arguments& arguments) {
     return arguments.values[0];
 }
 
-int64_t remainder(Evaluator& e, const Value& value, const Value& by) {
-    if (value.is_text()) refuse("divides text", "a number");
-    const Value rest = e.binary(Operator::modulo, value, by);
-    return rest.type == Type::number ? (rest.number != 0) * (rest.number == 1 ? 1 : 2) : rest.whole();
+// Python's value % by == rest, of which the first may be a format.
+bool leaves(Evaluator& e, const Value& value, const Value& by, int64_t rest) {
+    return equal(e.binary(Operator::modulo, value, by), Value::of(rest));
 }
 
 bool is_same_object(const Value& a, const Value& b) {
@@ -89,9 +88,9 @@ const std::unordered_map<std::string_view, Predicate>& predicates() {
         {"escaped", TEST(v.is_text() && v.is_safe)},
         {"upper", TEST(is_upper(text_of_any(e, v)))},
         {"lower", TEST(is_lower(text_of_any(e, v)))},
-        {"odd", TEST(remainder(e, v, Value::of(int64_t{2})) == 1)},
-        {"even", TEST(remainder(e, v, Value::of(int64_t{2})) == 0)},
-        {"divisibleby", RELATION(remainder(e, v, w) == 0)},
+        {"odd", TEST(leaves(e, v, Value::of(int64_t{2}), 1))},
+        {"even", TEST(leaves(e, v, Value::of(int64_t{2}), 0))},
+        {"divisibleby", RELATION(leaves(e, v, w, 0))},
         {"sameas", RELATION(is_same_object(v, w))},
         {"in", RELATION(e.contains(w, v))},
         {"==", RELATION(equal(v, w))},

@@ -25,7 +25,8 @@ Template::~Template() = default;
 
 void Template::fail(const Problem& problem, size_t at) const {
     const std::string place = name_ + ", " + place_in(*source_, at);
-    throw TemplateError({place, problem.given, problem.wanted, problem.hint}, problem.raised);
+    const std::string given = problem.raised ? "the template refuses the conversation: " + problem.given : problem.given;
+    throw TemplateError({place, given, problem.wanted, problem.hint}, problem.raised);
 }
 
 Template Template::compile(std::string_view source, std::string name) {

@@ -254,7 +254,8 @@ Value rounded(Evaluator&, const Value& value, const Arguments& arguments) {
     if (how != "ceil" && how != "floor") refuse("rounds with the method \"" + std::string(how) + "\"", "common, ceil or floor");
     const double scale = std::pow(10.0, static_cast<double>(digits)), scaled = value.real() * scale;
     if (!std::isfinite(scaled)) refuse("rounds a number that is too large");
-    return Value::of((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+    // + 0.0: Python's ceil() gives an integer, which has no negative zero
+    return Value::of(((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) + 0.0) / scale);
 }
 
 Value fallback(Evaluator&, const Value& value, const Arguments& arguments) {

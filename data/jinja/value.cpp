@@ -30,7 +30,10 @@ size_t hash_of(const Value& key) {
             for (size_t i = 0; i < key.size; ++i) hash = hash * 31 + hash_of(key.items[i]);
             return hash;
         }
-        default: refuse("uses " + described(key) + " as a key", "text, a number, true, false, none or a tuple of them");
+        case Type::list:
+        case Type::dict:
+        case Type::view: refuse("uses " + described(key) + " as a key", "text, a number, true, false, none or a tuple of them");
+        default: return 3;
     }
 }
 
@@ -58,8 +61,9 @@ Value Value::of_type(Type type) {
     return value;
 }
 
-Value Value::undefined(std::string_view name, Undefined why) {
+Value Value::undefined(std::string_view name, Undefined why, Type of) {
     Value value;
+    value.origin = static_cast<uint32_t>(of);
     value.kind = static_cast<uint8_t>(why);
     value.bytes = name.data();
     value.size = name.size();
@@ -252,7 +256,9 @@ void refuse_undefined(const Value& value) {
     const std::string name(value.text());
     switch (static_cast<Undefined>(value.kind)) {
         case Undefined::variable: refuse("uses \"" + name + "\", which is not defined");
-        case Undefined::attribute: refuse("uses the attribute \"" + name + "\" of a value that has none");
+        case Undefined::attribute: 
+            refuse("uses \"" + name + "\" of " + described(Value::of_type(static_cast<Type>(value.origin))) +
+                   ", which does not have it");
         case Undefined::forbidden:
             refuse("uses \"" + name + "\", which a template may not", "", "templates cannot change lists and dicts");
         case Undefined::refused: refuse("uses \"" + name + "\", which is not implemented");
@@ -261,12 +267,17 @@ void refuse_undefined(const Value& value) {
     refuse("uses a value that is not defined: " + name);
 }
 
+bool can_be_key(const Value& value) {
+    if (value.type == Type::tuple) return std::all_of(value.items, value.items + value.size, can_be_key);
+    return value.type != Type::list && value.type != Type::dict && value.type != Type::view;
+}
+
 std::string described(const Value& value) {
     switch (value.type) {
         case Type::missing:
         case Type::undefined: return "an undefined value";
         case Type::none: return "none";
-        case Type::boolean: return value.boolean ? "true" : "false";
+        case Type::boolean: return "true or false";
         case Type::integer:
         case Type::number: return "a number";
         case Type::string: return "text";

@@ -74,7 +74,7 @@ struct Value {
     bool is_safe = false;   // a text marked safe for HTML: what is added to it is escaped
     bool is_mixed = false;  // a text of several origins
     uint8_t kind = 0;       // Undefined, ViewOf or Function
-    uint32_t origin = 0;    // of all of a text that is not mixed
+    uint32_t origin = 0;    // of all of a text that is not mixed; Type of what lacks an undefined attribute
     union {
         bool boolean;
         int64_t integer;
@@ -96,7 +96,8 @@ struct Value {
 
     static Value missing() { return of_type(Type::missing); }
     static Value none() { return of_type(Type::none); }
-    static Value undefined(std::string_view name, Undefined why = Undefined::variable);
+    // `of` is the type of what should have it.
+    static Value undefined(std::string_view name, Undefined why = Undefined::variable, Type of = Type::undefined);
     static Value of(bool boolean);
     static Value of(int64_t integer);
     static Value of(double number);
@@ -169,6 +170,7 @@ class DictBuilder {
     size_t size_ = 0, capacity_ = 0, index_size_ = 0;
 };
 
+bool can_be_key(const Value& value);
 bool truthy(const Value& value);
 // Python's ==. Throws a Problem where nesting has no end.
 bool equal(const Value& a, const Value& b, int depth = 0);
