@@ -60,7 +60,7 @@ Value namespace_of(Evaluator& evaluator, const Arguments& arguments) {
         const std::string_view name = text_of(given.entries[i].key, "a name of namespace()");
         if (name.starts_with('_'))
             refuse("makes a namespace with the name \"" + std::string(name) + "\"", "a name that begins with no underscore");
-        space.set(name, given.entries[i].value, evaluator.arena());
+        space.add(name, given.entries[i].value, evaluator.arena());
     }
     Value value = Value::of_type(Type::name_space);
     value.name_space = &space;
@@ -140,6 +140,7 @@ void Evaluator::bind_macro(const MacroNode& node, const Arguments& arguments, Va
         slots[node.rest_slot] = rest.finish(Type::tuple);
     }
     DictBuilder others(arena_);
+    charge(arguments.keyword_count * (1 + count / 8));
     for (size_t k = 0; k < arguments.keyword_count; ++k) {
         const Keyword& keyword = arguments.keywords[k];
         if (keyword.name == "caller" && node.caller_slot >= 0) continue;

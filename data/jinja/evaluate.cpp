@@ -151,7 +151,7 @@ Value Evaluator::eval_filter(const FilterNode& node, const Value* printed) {
     if (node.filter == nullptr) refuse("uses the unknown filter \"" + node.name + "\"");
     const ArgumentValues arguments(*this, node.arguments);
     here_ = &node;
-    if (value.is_text()) charge_text(value.size);
+    if (value.is_text()) charge(value.size / 16);
     return node.filter(*this, value, *arguments);
 }
 
@@ -180,9 +180,10 @@ Value Evaluator::eval_concat(const ConcatNode& node) {
     for (const Node* const part : node.parts) {
         const Value value = eval(*part);
         here_ = &node;
+        const size_t before = text->size();
         add_str(*text, value);
+        charge((text->size() - before) / (value.is_text() ? 64 : 8));
     }
-    charge_text(text->size());
     return text.value();
 }
 

@@ -233,6 +233,7 @@ void Evaluator::assign(const Node& target, const Value& value) {
             refuse("sets an attribute of " + described(object), "a namespace", "namespace(name=value) makes one");
         if (attribute.name[0] == '_') refuse("sets the attribute \"" + attribute.name + "\" of a namespace",
                                              "a name that begins with no underscore");
+        charge(object.name_space->size / 8);
         object.name_space->set(attribute.name, value, arena_);
         return;
     }
@@ -251,14 +252,18 @@ Value Evaluator::str(const Value& value) {
     if (value.is_text()) return value;
     Scratch text(*this);
     add_str(*text, value);
+    charge(text->size() / 8);
     return text.value();
 }
 
 void Evaluator::print(const Value& value) {
-    if (value.is_text())
+    if (value.is_text()) {
         out_->add(value);
-    else
-        add_str(*out_, value);
+        return;
+    }
+    const size_t before = out_->size();
+    add_str(*out_, value);
+    charge((out_->size() - before) / 8);
 }
 
 }  // namespace slab::data::jinja

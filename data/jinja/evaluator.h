@@ -110,6 +110,8 @@ class Evaluator {
 
     Value str(const Value& value);
     Value part(const Value& text, size_t begin, size_t end) { return part_of(text, begin, end, arena_); }
+    bool same(const Value& a, const Value& b);  // ==
+    int order(const Value& a, const Value& b);  // negative, 0 or positive
     // Whether x in y.
     bool contains(const Value& container, const Value& item);
     bool compare_by(Operator op, const Value& left, const Value& right);

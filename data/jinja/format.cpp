@@ -289,6 +289,7 @@ class Braces {
 
   private:
     void field(TextBuilder& out, std::string_view field) {
+        evaluator_.charge(1 + arguments_.keyword_count / 8);
         const size_t colon = field.find(':');
         std::string_view name = field.substr(0, colon);
         const std::string_view spec_text = colon == field.npos ? "" : field.substr(colon + 1);

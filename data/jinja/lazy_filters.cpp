@@ -69,7 +69,7 @@ bool next_attribute(Evaluator& e, Generator& g, Value& value) {
 
 bool next_filtered(Evaluator& e, Generator& g, Value& value) {
     if (!e.next(g.source, value)) return false;
-    if (value.is_text()) e.charge_text(value.size);
+    if (value.is_text()) e.charge(value.size / 16);
     value = g.filter(e, value, g.arguments);
     return true;
 }
@@ -152,6 +152,7 @@ Value reverse(Evaluator& e, const Value& value, const Arguments& arguments) {
 bool next_unique(Evaluator& e, Generator& g, Value& value) {
     while (e.next(g.source, value)) {
         Value key = follow(e, {g.path, g.path_size}, value);
+        if (key.is_text()) e.charge(key.size / 16);
         if (!g.case_sensitive && key.is_text()) key = in_case(key, Case::lower, *Evaluator::Scratch(e), e.arena());
         if (g.seen->find(key) != nullptr) continue;
         g.seen->set(key, Value::none());

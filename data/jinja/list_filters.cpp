@@ -64,7 +64,7 @@ Value list(Evaluator& e, const Value& value, const Arguments& arguments) {
 // Texts in lower case, so that they sort without regard to it; everything else as it is.
 Value sort_key(Evaluator& e, const Value& value, bool case_sensitive) {
     if (case_sensitive || !value.is_text()) return value;
-    e.charge_text(value.size);
+    e.charge(value.size / 16);
     return in_case(value, Case::lower, *Evaluator::Scratch(e), e.arena());
 }
 
@@ -73,10 +73,8 @@ Value sorted(Evaluator& e, const Value& items, const Value* keys, bool reverse) 
     std::vector<size_t> order(items.size);
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        e.charge(1);
-        if (keys[a].is_text()) e.charge_text(keys[a].size);
         if (keys[a].type == Type::undefined) refuse_undefined(keys[a]);
-        return reverse ? compare(keys[b], keys[a]) < 0 : compare(keys[a], keys[b]) < 0;
+        return reverse ? e.order(keys[b], keys[a]) < 0 : e.order(keys[a], keys[b]) < 0;
     });
     ListBuilder list(e.arena(), items.size);
     for (const size_t i : order) list.add(items.items[i]);
@@ -123,7 +121,7 @@ Value extreme(Evaluator& e, const Value& value, const Arguments& arguments, bool
     bool is_first = true;
     for (Value item; e.next(cursor, item); is_first = false) {
         const Value key = sort_key(e, follow(e, path, item), by_case);
-        if (!is_first && (largest ? compare(key, best_key) <= 0 : compare(key, best_key) >= 0)) continue;
+        if (!is_first && (largest ? e.order(key, best_key) <= 0 : e.order(key, best_key) >= 0)) continue;
         best = item;
         best_key = key;
     }

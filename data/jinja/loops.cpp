@@ -153,7 +153,7 @@ Value Evaluator::call_loop_method(Loop& loop, std::string_view name, const Argum
         return arguments.values[static_cast<size_t>(loop.index0) % arguments.count];
     }
     const Value values = Value::list_of(kept(arguments).values, arguments.count, Type::tuple);
-    const bool is_same = loop.last_changed.type != Type::missing && equal(loop.last_changed, values);
+    const bool is_same = loop.last_changed.type != Type::missing && same(loop.last_changed, values);
     if (!is_same) loop.last_changed = values;
     return Value::of(!is_same);
 }

@@ -59,7 +59,7 @@ Value call_list_method(Evaluator& evaluator, const Value& list, std::string_view
     Cursor cursor = evaluator.cursor_of(list);
     Value value;
     for (int64_t i = 0; evaluator.next(cursor, value); ++i) {
-        if (!equal(value, arguments.values[0])) continue;
+        if (!evaluator.same(value, arguments.values[0])) continue;
         if (name == "index") return Value::of(i);
         ++count;
     }

@@ -172,11 +172,20 @@ Value Evaluator::binary(Operator op, const Value& left, const Value& right) {
     }
 }
 
+bool Evaluator::same(const Value& a, const Value& b) {
+    charge(std::min(a.weight(), b.weight()));
+    return equal(a, b);
+}
+
+int Evaluator::order(const Value& a, const Value& b) {
+    charge(std::min(a.weight(), b.weight()));
+    return compare(a, b);
+}
+
 bool Evaluator::compare_by(Operator op, const Value& left, const Value& right) {
-    if (left.is_text() && right.is_text()) charge_text(std::min(left.size, right.size));
     switch (op) {
-        case Operator::equal: return equal(left, right);
-        case Operator::not_equal: return !equal(left, right);
+        case Operator::equal: return same(left, right);
+        case Operator::not_equal: return !same(left, right);
         case Operator::in: return contains(right, left);
         case Operator::not_in: return !contains(right, left);
         default: break;
@@ -184,12 +193,12 @@ bool Evaluator::compare_by(Operator op, const Value& left, const Value& right) {
     if (left.type == Type::undefined) refuse_undefined(left);
     if (right.type == Type::undefined) refuse_undefined(right);
     if (left.is_number() && right.is_number() && (std::isnan(left.real()) || std::isnan(right.real()))) return false;
-    const int order = compare(left, right);
+    const int sign = order(left, right);
     switch (op) {
-        case Operator::less: return order < 0;
-        case Operator::less_equal: return order <= 0;
-        case Operator::greater: return order > 0;
-        default: return order >= 0;
+        case Operator::less: return sign < 0;
+        case Operator::less_equal: return sign <= 0;
+        case Operator::greater: return sign > 0;
+        default: return sign >= 0;
     }
 }
 
@@ -214,7 +223,7 @@ bool Evaluator::contains(const Value& container, const Value& item) {
     }
     Cursor cursor = cursor_of(container);
     for (Value value; next(cursor, value);)
-        if (equal(value, item)) return true;
+        if (same(value, item)) return true;
     return false;
 }
 
@@ -222,6 +231,7 @@ Value Evaluator::attribute_of(const Value& object, std::string_view name) {
     switch (object.type) {
         case Type::undefined: refuse_undefined(object);
         case Type::name_space: {
+            charge(object.name_space->size / 8);
             const Value* const found = object.name_space->find(name);
             return found != nullptr ? *found : Value::undefined(name, Undefined::attribute, object.type);
         }

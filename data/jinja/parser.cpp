@@ -143,7 +143,9 @@ Node* Parser::branch(uint32_t at) {
 
 Node* Parser::loop(uint32_t at) {
     auto* const node = tree_.make<LoopNode>(at);
+    ++loops_;  // the target is refused the name "loop", too
     node->target = target("in", false);
+    --loops_;
     if (!skip_name("in")) fail_here("\"in\"");
     node->source = tuple(false, "recursive");
     if (skip_name("if")) {

@@ -19,7 +19,7 @@ const Value& only_argument(const Arguments& arguments) {
 
 // Python's value % by == rest, of which the first may be a format.
 bool leaves(Evaluator& e, const Value& value, const Value& by, int64_t rest) {
-    return equal(e.binary(Operator::modulo, value, by), Value::of(rest));
+    return e.same(e.binary(Operator::modulo, value, by), Value::of(rest));
 }
 
 bool is_same_object(const Value& a, const Value& b) {
@@ -67,7 +67,11 @@ bool can_be_called(const Value& v) {
            v.type == Type::loop;
 }
 
-std::string_view text_of_any(Evaluator& e, const Value& value) { return e.str(value).text(); }
+std::string_view text_of_any(Evaluator& e, const Value& value) {
+    const std::string_view text = e.str(value).text();
+    e.charge(text.size() / 16);
+    return text;
+}
 
 const std::unordered_map<std::string_view, Predicate>& predicates() {
     static const std::unordered_map<std::string_view, Predicate> kPredicates = {
@@ -93,11 +97,11 @@ const std::unordered_map<std::string_view, Predicate>& predicates() {
         {"divisibleby", RELATION(leaves(e, v, w, 0))},
         {"sameas", RELATION(is_same_object(v, w))},
         {"in", RELATION(e.contains(w, v))},
-        {"==", RELATION(equal(v, w))},
-        {"eq", RELATION(equal(v, w))},
-        {"equalto", RELATION(equal(v, w))},
-        {"!=", RELATION(!equal(v, w))},
-        {"ne", RELATION(!equal(v, w))},
+        {"==", RELATION(e.same(v, w))},
+        {"eq", RELATION(e.same(v, w))},
+        {"equalto", RELATION(e.same(v, w))},
+        {"!=", RELATION(!e.same(v, w))},
+        {"ne", RELATION(!e.same(v, w))},
         {"<", RELATION(e.compare_by(Operator::less, v, w))},
         {"lt", RELATION(e.compare_by(Operator::less, v, w))},
         {"lessthan", RELATION(e.compare_by(Operator::less, v, w))},

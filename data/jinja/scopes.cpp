@@ -9,6 +9,7 @@
 namespace slab::data::jinja {
 namespace {
 
+constexpr size_t kMaxVisits = 5'000'000;  // of nodes; macros within macros are looked at again and again
 constexpr int kMaxTreeDepth = 400;  // long chains of operators are deep to the left
 
 struct Function {
@@ -45,6 +46,7 @@ class Resolver {
   private:
     struct Deeper {
         Deeper(Resolver& r, const Node& node) : resolver(r) {
+            if (++resolver.visits_ > kMaxVisits) throw SourceProblem{{"is too large a template", "", ""}, node.at};
             if (++resolver.depth_ > kMaxTreeDepth)
                 throw SourceProblem{{"is nested too deeply", std::to_string(kMaxTreeDepth) + " levels at most", ""}, node.at};
         }
@@ -313,6 +315,7 @@ class Resolver {
     Tree& tree_;
     std::map<std::string, uint32_t, std::less<>> context_;
     int depth_ = 0;
+    size_t visits_ = 0;
     bool is_soft_ = false;
 };
 

@@ -306,7 +306,7 @@ Value call_text_method(Evaluator& evaluator, const Value& text, std::string_view
     if (text.is_safe && escapes)
         refuse("calls " + std::string(name) + "() of a text marked safe, which is not implemented", "",
                "take the filter \"safe\" away, or put it last");
-    evaluator.charge_text(text.size);
+    evaluator.charge(text.size / 16);
     return found->second(evaluator, text, arguments);
 }
 

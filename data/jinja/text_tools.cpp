@@ -1,5 +1,6 @@
 // What methods and filters of texts share.
 #include <algorithm>
+#include <bitset>
 
 #include "data/jinja/evaluator.h"
 #include "data/jinja/methods.h"
@@ -23,9 +24,13 @@ Value stripped(Evaluator& evaluator, const Value& text, const Value* chars, bool
         return evaluator.part(text, begin, end);
     }
     const std::string_view set = text_of(*chars, "characters to strip");
+    evaluator.charge_text(set.size());
+    std::bitset<256> ascii;
+    for (const char c : set) ascii.set(static_cast<unsigned char>(c));
     const auto is_in = [&](std::string_view c) {
+        if (c.size() == 1) return ascii.test(static_cast<unsigned char>(c[0]));
         evaluator.charge(1 + set.size() / 64);
-        return c.size() == 1 ? set.find(c[0]) != set.npos : find_text(set, c) != set.npos;
+        return find_text(set, c) != set.npos;
     };
     if (at_begin)
         while (begin < end) {

@@ -8,13 +8,22 @@ namespace slab::data::jinja {
 namespace {
 
 constexpr size_t kEntriesWithoutIndex = 8;
+constexpr uint32_t kMaxKeyWeight = 1000;  // but for texts, whatever their size
 constexpr int kMaxDepth = 200;  // of nested values that are compared; a namespace can hold itself
 
 void check_depth(int depth) {
     if (depth > kMaxDepth) refuse("compares values that are nested deeper than " + std::to_string(kMaxDepth) + " levels");
 }
 
+void check_key_weight(const Value& key) {
+    if (key.type == Type::tuple && key.weight() > kMaxKeyWeight)
+        refuse("uses a tuple of " + std::to_string(key.weight()) + " values as a key", std::to_string(kMaxKeyWeight) + " at most");
+}
+
+uint32_t sum_of_weights(uint64_t sum, const Value& more) { return static_cast<uint32_t>(std::min<uint64_t>(UINT32_MAX, sum + more.weight())); }
+
 size_t hash_of(const Value& key) {
+    check_key_weight(key);
     switch (key.type) {
         case Type::string: return std::hash<std::string_view>()(key.text());
         case Type::boolean:
@@ -100,7 +109,19 @@ Value Value::list_of(const Value* items, size_t size, Type type) {
     Value value = of_type(type);
     value.items = items;
     value.size = size;
+    for (size_t i = 0; i < size; ++i) value.origin = sum_of_weights(value.origin, items[i]);
     return value;
+}
+
+uint32_t Value::weight() const {
+    switch (type) {
+        case Type::string: return static_cast<uint32_t>(std::min<size_t>(UINT32_MAX, 1 + size / 64));
+        case Type::list:
+        case Type::tuple:
+        case Type::dict:
+        case Type::view: return origin == UINT32_MAX ? origin : origin + 1;
+        default: return 1;
+    }
 }
 
 const Value* Dict::find(std::string_view key) const { return find(Value::text_of(key)); }
@@ -131,8 +152,12 @@ Value* Namespace::find(std::string_view name) const {
 void Namespace::set(std::string_view name, const Value& value, Arena& arena) {
     if (Value* const found = find(name)) {
         *found = value;
-        return;
+    } else {
+        add(name, value, arena);
     }
+}
+
+void Namespace::add(std::string_view name, const Value& value, Arena& arena) {
     if (size == capacity) {
         capacity = std::max<size_t>(4, capacity * 2);
         Entry* const moved = arena.array<Entry>(capacity);
@@ -189,6 +214,8 @@ void DictBuilder::set(const Value& key, const Value& value) {
 Value DictBuilder::finish() {
     Value value = Value::of_type(Type::dict);
     value.dict = arena_.make<Dict>(entries_, size_, index_, index_size_);
+    for (size_t i = 0; i < size_; ++i)
+        value.origin = sum_of_weights(sum_of_weights(value.origin, entries_[i].key), entries_[i].value);
     return value;
 }
 
@@ -268,6 +295,7 @@ void refuse_undefined(const Value& value) {
 }
 
 bool can_be_key(const Value& value) {
+    check_key_weight(value);
     if (value.type == Type::tuple) return std::all_of(value.items, value.items + value.size, can_be_key);
     return value.type != Type::list && value.type != Type::dict && value.type != Type::view;
 }

@@ -74,7 +74,9 @@ struct Value {
     bool is_safe = false;   // a text marked safe for HTML: what is added to it is escaped
     bool is_mixed = false;  // a text of several origins
     uint8_t kind = 0;       // Undefined, ViewOf or Function
-    uint32_t origin = 0;    // of all of a text that is not mixed; Type of what lacks an undefined attribute
+    // Of all of a text that is not mixed. Elsewhere: the weight of a list, tuple, dict or view, the Type of what lacks an
+    // undefined attribute.
+    uint32_t origin = 0;
     union {
         bool boolean;
         int64_t integer;
@@ -107,6 +109,8 @@ struct Value {
     static Value of_type(Type type);
 
     bool is(Type wanted) const { return type == wanted; }
+    // What comparing the value costs in steps: its parts, theirs and so on, each as often as it occurs. At most UINT32_MAX.
+    uint32_t weight() const;
     bool is_text() const { return type == Type::string; }
     bool is_list() const { return type == Type::list || type == Type::tuple; }
     bool is_whole() const { return type == Type::integer || type == Type::boolean; }
@@ -136,6 +140,7 @@ struct Namespace {
     size_t size, capacity;
 
     Value* find(std::string_view name) const;
+    void add(std::string_view name, const Value& value, Arena& arena);  // a new one
     void set(std::string_view name, const Value& value, Arena& arena);
 };
 
@@ -170,9 +175,11 @@ class DictBuilder {
     size_t size_ = 0, capacity_ = 0, index_size_ = 0;
 };
 
+// Throws a Problem for tuples that are too large for a key.
 bool can_be_key(const Value& value);
 bool truthy(const Value& value);
-// Python's ==. Throws a Problem where nesting has no end.
+// Python's ==. Costs the lesser weight; the evaluator's own same() and order() charge it. Throws a Problem where nesting
+// is deep.
 bool equal(const Value& a, const Value& b, int depth = 0);
 // Negative, 0 or positive; throws a Problem where Python cannot order them either.
 int compare(const Value& a, const Value& b, int depth = 0);

@@ -3,6 +3,7 @@
 
     pip install jinja2==3.1.6
     python compare_templates.py [--number 2000] [--seed 1] [--program build/render_template] [--keep FILE.jsonl]
+    python compare_templates.py --fixture tests/template_cases.json    writes what jinja2 makes of template_cases.py
 
 jinja2 is set up as transformers sets it up for chat templates: the immutable sandbox, trim_blocks and lstrip_blocks, loop
 controls, generation blocks, transformers' tojson. What is refused here on purpose, and works in Python, is counted apart.
@@ -20,6 +21,8 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 import jinja2.utils
+
+import template_cases
 
 NOW = datetime.datetime(2026, 12, 1, 8, 5, 9)
 # What an answer says when the program could go on but does not want to.
@@ -385,13 +388,30 @@ def reference(env, template, context):
         return None, f"{type(error).__name__}: {error}"
 
 
+def write_fixture(path):
+    env = environment()
+    cases = []
+    for case in template_cases.cases():
+        text, error = reference(env, case["template"], template_cases.CONTEXT)
+        cases.append({**case, "text": text} if error is None else {**case, "error": error})
+    seconds = int(NOW.replace(tzinfo=datetime.timezone.utc).timestamp())
+    with open(path, "w", encoding="utf-8") as file:
+        file.write('{"jinja2": ' + json.dumps(jinja2.__version__) + f', "now": {seconds},\n"context": ')
+        file.write(json.dumps(template_cases.CONTEXT, ensure_ascii=False) + ',\n"cases": [\n')
+        file.write(",\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]}\n")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--program", default="build/render_template")
     parser.add_argument("--keep", help="file for the cases that differ")
+    parser.add_argument("--fixture", help="file to write")
     options = parser.parse_args()
+    if options.fixture:
+        return write_fixture(options.fixture)
     env, cases = environment(), []
     seconds = int(NOW.replace(tzinfo=datetime.timezone.utc).timestamp())
     for i in range(options.number):
