@@ -9,7 +9,7 @@ BUILD     ?= build$(addprefix -,$(SAN))
 # The processor that host code is for.
 HOST_ARCH ?= native
 # The rooms, from the ground up; a room includes only itself and those before it (`make check-includes`).
-ROOMS := kernels/runtime kernels kernels/attention offload data/base data/gguf data/tokenizer data \
+ROOMS := kernels/runtime kernels kernels/attention offload data/base data/jinja data/gguf data/tokenizer data \
          train/spec train/files train/model train/run train/export
 
 # Goals that need nothing of the machine are left out.

@@ -1,10 +1,10 @@
 // Renders chat templates, for comparisons with jinja2 (dev/reference/compare_templates.py).
 //
 //   render_template TEMPLATE.jinja CONTEXT.json     prints the text
-//   render_template --batch FILE.jsonl              one {"template", "context"} a line; prints {"text", ...} or {"error"}
+//   render_template --batch FILE.jsonl              a line is {"template", "context"}; prints {"text"} or {"error"}
 //
-// In a batch a line may give "now", seconds since 1970 in UTC, and "origins": true, which gives each text of the context
-// its own number, from 1 on in the order of the JSON, and prints the spans.
+// A line of a batch may give "now", seconds since 1970 in UTC. With "origins": true each text of the context has its
+// own number as origin, from 1 on in the order of the JSON, and the spans are printed.
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -62,8 +62,7 @@ void batch(const char* path) {
             const Json line = Json::parse(text);
             const std::string source = line.at("template");
             auto& of = compiled[source];
-            if (of == nullptr)
-                of = std::make_unique<jinja::Template>(jinja::Template::compile(source, "the template"));
+            if (of == nullptr) of = std::make_unique<jinja::Template>(jinja::Template::compile(source, "the template"));
             answer = rendered(*of, line);
         } catch (const slab::data::UserError& error) {
             answer = {{"error", error.what()}};

@@ -1,7 +1,7 @@
 // Memory that is given back all at once.
 //
-// Values of a rendering point into one arena and are never freed one by one: copies are bitwise, a namespace may hold
-// itself, and what the largest template can use is one number. Only types without a destructor live here.
+// Values of a rendering point into one arena and are never freed one by one. So copies are bitwise, a namespace may
+// hold itself, and the memory of a rendering has one limit. Only types without a destructor live here.
 #pragma once
 
 #include <algorithm>

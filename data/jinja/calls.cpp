@@ -24,7 +24,8 @@ Value range_of(Evaluator& evaluator, const Arguments& arguments) {
     uint64_t size = 0;
     if (step > 0 && start < stop) size = (to - from - 1) / by + 1;
     if (step < 0 && start > stop) size = (from - to - 1) / (0 - by) + 1;
-    if (size > kMaxRange) refuse("makes a range of " + std::to_string(size) + " numbers", std::to_string(kMaxRange) + " at most");
+    if (size > kMaxRange)
+        refuse("makes a range of " + std::to_string(size) + " numbers", std::to_string(kMaxRange) + " at most");
     Value value = Value::of_type(Type::range);
     value.range = evaluator.arena().make<Range>(start, stop, step, static_cast<size_t>(size));
     return value;
@@ -37,12 +38,14 @@ void add_dict_arguments(Evaluator& evaluator, const Arguments& arguments, const 
         const Value& given = arguments.values[0];
         if (given.type == Type::undefined) refuse_undefined(given);
         if (given.type == Type::dict) {
-            for (size_t i = 0; i < given.dict->size; ++i) dict.set(given.dict->entries[i].key, given.dict->entries[i].value);
+            for (size_t i = 0; i < given.dict->size; ++i)
+                dict.set(given.dict->entries[i].key, given.dict->entries[i].value);
         } else {
             Cursor cursor = evaluator.cursor_of(given);
             for (Value pair; evaluator.next(cursor, pair);) {
                 const Value both = evaluator.list_of(pair);
-                if (both.size != 2) refuse(std::string("gives a pair of ") + std::to_string(both.size) + " values to " + of);
+                if (both.size != 2)
+                    refuse(std::string("gives a pair of ") + std::to_string(both.size) + " values to " + of);
                 dict.set(both.items[0], both.items[1]);
             }
         }
@@ -59,7 +62,8 @@ Value namespace_of(Evaluator& evaluator, const Arguments& arguments) {
     for (size_t i = 0; i < given.size; ++i) {
         const std::string_view name = text_of(given.entries[i].key, "a name of namespace()");
         if (name.starts_with('_'))
-            refuse("makes a namespace with the name \"" + std::string(name) + "\"", "a name that begins with no underscore");
+            refuse("makes a namespace with the name \"" + std::string(name) + "\"",
+                   "a name that begins with no underscore");
         space.add(name, given.entries[i].value, evaluator.arena());
     }
     Value value = Value::of_type(Type::name_space);
@@ -133,7 +137,8 @@ void Evaluator::bind_macro(const MacroNode& node, const Arguments& arguments, Va
     for (size_t i = 0; i < std::min(count, arguments.count); ++i)
         slots[node.parameters[i].name->place.index] = arguments.values[i];
     if (arguments.count > count && node.rest_slot < 0)
-        refuse("gives " + std::to_string(arguments.count) + " arguments to " + name(), std::to_string(count) + " at most");
+        refuse("gives " + std::to_string(arguments.count) + " arguments to " + name(),
+               std::to_string(count) + " at most");
     if (node.rest_slot >= 0) {
         ListBuilder rest(arena_);
         for (size_t i = count; i < arguments.count; ++i) rest.add(arguments.values[i]);
@@ -151,13 +156,15 @@ void Evaluator::bind_macro(const MacroNode& node, const Arguments& arguments, Va
         } else if (node.keywords_slot >= 0) {
             others.set(Value::text_of(keyword.name), keyword.value);
         } else {
-            refuse("gives the argument \"" + std::string(keyword.name) + "\" to " + name() + ", which does not take it");
+            refuse("gives the argument \"" + std::string(keyword.name) + "\" to " + name() +
+                   ", which does not take it");
         }
     }
     if (node.keywords_slot >= 0) slots[node.keywords_slot] = others.finish();
     if (node.caller_slot >= 0) {
         const Value* const caller = arguments.keyword("caller");
-        slots[node.caller_slot] = caller != nullptr && caller->type != Type::none ? *caller : Value::undefined("caller");
+        slots[node.caller_slot] =
+            caller != nullptr && caller->type != Type::none ? *caller : Value::undefined("caller");
     }
 }
 
@@ -186,13 +193,15 @@ Value Evaluator::call_macro(const Macro& macro, const Arguments& arguments) {
 
 Value Evaluator::call_function(Function function, const Arguments& arguments) {
     switch (function) {
-        case Function::range: return range_of(*this, arguments);
+        case Function::range:
+            return range_of(*this, arguments);
         case Function::dict: {
             DictBuilder dict(arena_);
             add_dict_arguments(*this, arguments, "dict()", dict);
             return dict.finish();
         }
-        case Function::name_space: return namespace_of(*this, arguments);
+        case Function::name_space:
+            return namespace_of(*this, arguments);
         case Function::raise_exception: {
             const auto [message] = bind(arguments, "raise_exception()", {"message"}, 1);
             Problem problem;
@@ -200,19 +209,26 @@ Value Evaluator::call_function(Function function, const Arguments& arguments) {
             problem.raised = true;
             throw problem;
         }
-        case Function::strftime_now: return now_as(*this, arguments);
+        case Function::strftime_now:
+            return now_as(*this, arguments);
     }
     throw std::logic_error("an unknown function");
 }
 
 Value Evaluator::call(const Value& function, const Arguments& arguments) {
     switch (function.type) {
-        case Type::macro: return call_macro(*function.macro, arguments);
-        case Type::function: return call_function(static_cast<Function>(function.kind), arguments);
-        case Type::method: return call_method(*this, function.method->of, function.method->name, arguments);
-        case Type::loop: refuse("calls \"loop\"", "", "recursive loops are not implemented; a macro can call itself");
-        case Type::undefined: refuse_undefined(function);
-        default: refuse("calls " + described(function), "a macro, function or method");
+        case Type::macro:
+            return call_macro(*function.macro, arguments);
+        case Type::function:
+            return call_function(static_cast<Function>(function.kind), arguments);
+        case Type::method:
+            return call_method(*this, function.method->of, function.method->name, arguments);
+        case Type::loop:
+            refuse("calls \"loop\"", "", "recursive loops are not implemented; a macro can call itself");
+        case Type::undefined:
+            refuse_undefined(function);
+        default:
+            refuse("calls " + described(function), "a macro, function or method");
     }
 }
 

@@ -58,19 +58,26 @@ Value Evaluator::eval(const Node& node) {
     charge(1);
     here_ = &node;
     switch (node.kind) {
-        case NodeKind::constant: return static_cast<const ConstantNode&>(node).value;
-        case NodeKind::name: return eval_name(static_cast<const NameNode&>(node));
+        case NodeKind::constant:
+            return static_cast<const ConstantNode&>(node).value;
+        case NodeKind::name:
+            return eval_name(static_cast<const NameNode&>(node));
         case NodeKind::attribute: {
             const auto& attribute = static_cast<const AttributeNode&>(node);
             const Value object = eval(*attribute.object);
             here_ = &node;
             return attribute_of(object, attribute.name);
         }
-        case NodeKind::item: return eval_item(static_cast<const ItemNode&>(node));
-        case NodeKind::call: return eval_call(static_cast<const CallNode&>(node));
-        case NodeKind::filter: return eval_filter(static_cast<const FilterNode&>(node));
-        case NodeKind::test: return eval_test(static_cast<const TestNode&>(node));
-        case NodeKind::unary: return eval_unary(static_cast<const UnaryNode&>(node));
+        case NodeKind::item:
+            return eval_item(static_cast<const ItemNode&>(node));
+        case NodeKind::call:
+            return eval_call(static_cast<const CallNode&>(node));
+        case NodeKind::filter:
+            return eval_filter(static_cast<const FilterNode&>(node));
+        case NodeKind::test:
+            return eval_test(static_cast<const TestNode&>(node));
+        case NodeKind::unary:
+            return eval_unary(static_cast<const UnaryNode&>(node));
         case NodeKind::binary: {
             const auto& operation = static_cast<const BinaryNode&>(node);
             const Value left = eval(*operation.left);
@@ -83,19 +90,26 @@ Value Evaluator::eval(const Node& node) {
             const Value left = eval(*logic.left);
             return truthy(left) == (logic.op == Operator::or_) ? left : eval(*logic.right);
         }
-        case NodeKind::concat: return eval_concat(static_cast<const ConcatNode&>(node));
-        case NodeKind::comparison: return eval_comparison(static_cast<const ComparisonNode&>(node));
-        case NodeKind::conditional: return eval_conditional(static_cast<const ConditionalNode&>(node));
-        case NodeKind::list: return eval_list(static_cast<const ListNode&>(node));
-        case NodeKind::dict: return eval_dict(static_cast<const DictNode&>(node));
-        default: throw std::logic_error("a statement stands where an expression should");
+        case NodeKind::concat:
+            return eval_concat(static_cast<const ConcatNode&>(node));
+        case NodeKind::comparison:
+            return eval_comparison(static_cast<const ComparisonNode&>(node));
+        case NodeKind::conditional:
+            return eval_conditional(static_cast<const ConditionalNode&>(node));
+        case NodeKind::list:
+            return eval_list(static_cast<const ListNode&>(node));
+        case NodeKind::dict:
+            return eval_dict(static_cast<const DictNode&>(node));
+        default:
+            throw std::logic_error("a statement stands where an expression should");
     }
 }
 
 Value Evaluator::eval_name(const NameNode& node) {
     const Value value = value_at(node.place);
     if (value.type == Type::missing) return Value::undefined(node.name);
-    if (value.type == Type::undefined && value.kind == static_cast<uint8_t>(Undefined::refused)) refuse_undefined(value);
+    if (value.type == Type::undefined && value.kind == static_cast<uint8_t>(Undefined::refused))
+        refuse_undefined(value);
     return value;
 }
 

@@ -64,7 +64,9 @@ Evaluator::Scratch::Scratch(Evaluator& evaluator) : evaluator_(evaluator) {
     text_->clear();
 }
 
-Evaluator::Scratch::~Scratch() { evaluator_.spare_.push_back(std::move(text_)); }
+Evaluator::Scratch::~Scratch() {
+    evaluator_.spare_.push_back(std::move(text_));
+}
 
 void Evaluator::run() {
     activation_ = arena_.make<Activation>(nullptr, arena_.array<Value>(tree_.slots), true, nullptr);
@@ -84,10 +86,16 @@ Evaluator::Flow Evaluator::run_one(const Node& node) {
     charge(1);
     here_ = &node;
     switch (node.kind) {
-        case NodeKind::text: out_->add(static_cast<const TextNode&>(node).text); return Flow::on;
-        case NodeKind::print: print(eval(*static_cast<const PrintNode&>(node).value)); return Flow::on;
-        case NodeKind::branch: return run_branch(static_cast<const BranchNode&>(node));
-        case NodeKind::loop: return run_loop(static_cast<const LoopNode&>(node));
+        case NodeKind::text:
+            out_->add(static_cast<const TextNode&>(node).text);
+            return Flow::on;
+        case NodeKind::print:
+            print(eval(*static_cast<const PrintNode&>(node).value));
+            return Flow::on;
+        case NodeKind::branch:
+            return run_branch(static_cast<const BranchNode&>(node));
+        case NodeKind::loop:
+            return run_loop(static_cast<const LoopNode&>(node));
         case NodeKind::set: {
             const auto& set = static_cast<const SetNode&>(node);
             const Value value = eval(*set.value);
@@ -100,13 +108,21 @@ Evaluator::Flow Evaluator::run_one(const Node& node) {
             *slot(macro.name->place) = make_macro(macro);
             return Flow::on;
         }
-        case NodeKind::set_block: return run_set_block(static_cast<const BlockNode&>(node));
-        case NodeKind::filter_block: return run_filter_block(static_cast<const BlockNode&>(node));
-        case NodeKind::generation: return run_generation(static_cast<const BlockNode&>(node));
-        case NodeKind::with: return run_with(static_cast<const WithNode&>(node));
-        case NodeKind::call_block: run_call_block(static_cast<const MacroNode&>(node)); return Flow::on;
-        case NodeKind::leave: return static_cast<const LeaveNode&>(node).is_break ? Flow::leave : Flow::again;
-        default: throw std::logic_error("an expression stands where a statement should");
+        case NodeKind::set_block:
+            return run_set_block(static_cast<const BlockNode&>(node));
+        case NodeKind::filter_block:
+            return run_filter_block(static_cast<const BlockNode&>(node));
+        case NodeKind::generation:
+            return run_generation(static_cast<const BlockNode&>(node));
+        case NodeKind::with:
+            return run_with(static_cast<const WithNode&>(node));
+        case NodeKind::call_block:
+            run_call_block(static_cast<const MacroNode&>(node));
+            return Flow::on;
+        case NodeKind::leave:
+            return static_cast<const LeaveNode&>(node).is_break ? Flow::leave : Flow::again;
+        default:
+            throw std::logic_error("an expression stands where a statement should");
     }
 }
 
@@ -231,8 +247,9 @@ void Evaluator::assign(const Node& target, const Value& value) {
         here_ = &target;
         if (object.type != Type::name_space)
             refuse("sets an attribute of " + described(object), "a namespace", "namespace(name=value) makes one");
-        if (attribute.name[0] == '_') refuse("sets the attribute \"" + attribute.name + "\" of a namespace",
-                                             "a name that begins with no underscore");
+        if (attribute.name[0] == '_')
+            refuse("sets the attribute \"" + attribute.name + "\" of a namespace",
+                   "a name that begins with no underscore");
         charge(object.name_space->size / 8);
         object.name_space->set(attribute.name, value, arena_);
         return;

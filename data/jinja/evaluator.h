@@ -1,7 +1,7 @@
 // One rendering of a template: statements, expressions, and what filters, tests and methods need of it.
 //
-// Bounded whatever the template says: every node costs a step and every text its length in steps, values live in an
-// arena with a limit, and the evaluator counts how deep it calls itself.
+// Bounded whatever the template says. Every node costs a step, and every text steps by its length. Values live in an
+// arena with a limit. The evaluator counts how deep it calls itself.
 #pragma once
 
 #include <ctime>
@@ -47,8 +47,8 @@ struct Generator {
     using Next = bool (*)(Evaluator&, Generator&, Value&);
     Next next;  // false at the end
     Cursor source;
-    Arguments arguments = {};  // kept in the arena
-    const LoopNode* loop = nullptr;     // of a loop with a condition, and where its names live
+    Arguments arguments = {};        // kept in the arena
+    const LoopNode* loop = nullptr;  // of a loop with a condition, and where its names live
     Activation* activation = nullptr;
     Value state = Value::none();
     Filter filter = nullptr;

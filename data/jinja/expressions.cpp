@@ -17,7 +17,9 @@ std::string without_underscores(std::string_view text) {
     return kept;
 }
 
-bool is_octal(char c) { return c >= '0' && c <= '7'; }
+bool is_octal(char c) {
+    return c >= '0' && c <= '7';
+}
 
 }  // namespace
 
@@ -105,7 +107,8 @@ Node* Parser::comparison() {
     ComparisonNode* node = nullptr;
     while (true) {
         const uint32_t at = now().at;
-        const auto* found = std::find_if(std::begin(kSigns), std::end(kSigns), [&](auto& s) { return is_sign(s.first); });
+        const auto* found =
+            std::find_if(std::begin(kSigns), std::end(kSigns), [&](auto& s) { return is_sign(s.first); });
         Operator op = Operator::in;
         if (found != std::end(kSigns)) {
             op = found->second;
@@ -142,13 +145,12 @@ Node* Parser::concat() {
 }
 
 Node* Parser::product() {
-    static constexpr std::pair<std::string_view, Operator> kSigns[] = {{"*", Operator::multiply},
-                                                                       {"/", Operator::divide},
-                                                                       {"//", Operator::floor_divide},
-                                                                       {"%", Operator::modulo}};
+    static constexpr std::pair<std::string_view, Operator> kSigns[] = {
+        {"*", Operator::multiply}, {"/", Operator::divide}, {"//", Operator::floor_divide}, {"%", Operator::modulo}};
     Node* node = power();
     while (true) {
-        const auto* found = std::find_if(std::begin(kSigns), std::end(kSigns), [&](auto& s) { return is_sign(s.first); });
+        const auto* found =
+            std::find_if(std::begin(kSigns), std::end(kSigns), [&](auto& s) { return is_sign(s.first); });
         if (found == std::end(kSigns)) return node;
         const uint32_t at = now().at;
         ++next_;
@@ -184,10 +186,14 @@ Node* Parser::unary(bool with_filter) {
 Node* Parser::primary(bool with_namespace) {
     const Token token = now();
     switch (token.kind) {
-        case Token::Kind::name: break;
-        case Token::Kind::text: return literal_text();
-        case Token::Kind::integer: return literal_integer();
-        case Token::Kind::number: return literal_number();
+        case Token::Kind::name:
+            break;
+        case Token::Kind::text:
+            return literal_text();
+        case Token::Kind::integer:
+            return literal_integer();
+        case Token::Kind::number:
+            return literal_number();
         default:
             if (is_sign("[")) return list();
             if (is_sign("{")) return dict();

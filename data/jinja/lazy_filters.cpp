@@ -59,7 +59,9 @@ Value empty(Evaluator& e) {
     return e.generator({[](Evaluator&, Generator&, Value&) { return false; }, {}});
 }
 
-Value over(Evaluator& e, const Value& value, Generator::Next next) { return e.generator({next, e.cursor_of(value)}); }
+Value over(Evaluator& e, const Value& value, Generator::Next next) {
+    return e.generator({next, e.cursor_of(value)});
+}
 
 bool next_attribute(Evaluator& e, Generator& g, Value& value) {
     if (!e.next(g.source, value)) return false;
@@ -122,10 +124,18 @@ Value selected(Evaluator& e, const Value& value, const Arguments& arguments, boo
     return e.generator(made);
 }
 
-Value select(Evaluator& e, const Value& v, const Arguments& a) { return selected(e, v, a, false, false); }
-Value reject(Evaluator& e, const Value& v, const Arguments& a) { return selected(e, v, a, false, true); }
-Value selectattr(Evaluator& e, const Value& v, const Arguments& a) { return selected(e, v, a, true, false); }
-Value rejectattr(Evaluator& e, const Value& v, const Arguments& a) { return selected(e, v, a, true, true); }
+Value select(Evaluator& e, const Value& v, const Arguments& a) {
+    return selected(e, v, a, false, false);
+}
+Value reject(Evaluator& e, const Value& v, const Arguments& a) {
+    return selected(e, v, a, false, true);
+}
+Value selectattr(Evaluator& e, const Value& v, const Arguments& a) {
+    return selected(e, v, a, true, false);
+}
+Value rejectattr(Evaluator& e, const Value& v, const Arguments& a) {
+    return selected(e, v, a, true, true);
+}
 
 Value items(Evaluator& e, const Value& value, const Arguments& arguments) {
     check_no_arguments(arguments, "items");
@@ -182,7 +192,8 @@ Value batch(Evaluator& e, const Value& value, const Arguments& arguments) {
         ListBuilder one(e.arena(), end - at);
         for (; at < end; ++at) one.add(all.items[at]);
         if (fill != nullptr && fill->type != Type::none)
-            for (e.charge(static_cast<size_t>(std::max<int64_t>(size, 0))); static_cast<int64_t>(one.size()) < size;) one.add(*fill);
+            for (e.charge(static_cast<size_t>(std::max<int64_t>(size, 0))); static_cast<int64_t>(one.size()) < size;)
+                one.add(*fill);
         batches.add(one.finish());
     }
     return over(e, batches.finish(), [](Evaluator& of, Generator& g, Value& item) { return of.next(g.source, item); });
@@ -210,9 +221,9 @@ Value slice(Evaluator& e, const Value& value, const Arguments& arguments) {
 }  // namespace
 
 const NamedFilter kLazyFilters[] = {
-    {"batch", batch},           {"items", items},   {"map", map},     {"reject", reject}, {"rejectattr", rejectattr},
-    {"reverse", reverse},       {"select", select}, {"selectattr", selectattr},           {"slice", slice},
-    {"unique", unique},         {{}, nullptr},
+    {"batch", batch},           {"items", items},     {"map", map},       {"reject", reject},
+    {"rejectattr", rejectattr}, {"reverse", reverse}, {"select", select}, {"selectattr", selectattr},
+    {"slice", slice},           {"unique", unique},   {{}, nullptr},
 };
 
 Filter filter_named(std::string_view name) {

@@ -11,8 +11,12 @@ namespace {
 bool is_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
-bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+bool is_ascii_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+char lower(char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+}
 
 class Lexer {
   public:
@@ -33,7 +37,9 @@ class Lexer {
 
   private:
     char peek(size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
-    bool has(size_t at, std::string_view text) const { return source_.substr(std::min(at, source_.size())).starts_with(text); }
+    bool has(size_t at, std::string_view text) const {
+        return source_.substr(std::min(at, source_.size())).starts_with(text);
+    }
     size_t after_space(size_t at) const { return at + leading_space(source_.substr(at)); }
 
     void add(Token::Kind kind, size_t begin, size_t end) {
@@ -248,7 +254,9 @@ std::string normalized_source(std::string_view source) {
     return text;
 }
 
-std::vector<Token> tokens_of(std::string_view source) { return Lexer(source).run(); }
+std::vector<Token> tokens_of(std::string_view source) {
+    return Lexer(source).run();
+}
 
 std::string place_in(std::string_view source, size_t at) {
     const std::string_view before = source.substr(0, std::min(at, source.size()));

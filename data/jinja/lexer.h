@@ -1,7 +1,7 @@
 // A template's text in tokens, with white space taken away where Jinja does.
 //
-// As transformers sets Jinja up: trim_blocks (the line's end after a statement goes), lstrip_blocks (blanks before a
-// statement that begins its line go), one line's end at the end of the template goes, and \r\n and \r become \n.
+// As transformers sets Jinja up: trim_blocks takes the line's end after a statement, lstrip_blocks the blanks before a
+// statement that begins its line. One line's end at the end of the template goes. \r\n and \r become \n.
 #pragma once
 
 #include <cstdint>

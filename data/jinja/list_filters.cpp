@@ -46,7 +46,9 @@ Value last(Evaluator& e, const Value& value, const Arguments& arguments) {
     check_no_arguments(arguments, "last");
     if (value.type == Type::generator) refuse("asks for the last item of a generator", "a list", "|list|last");
     if (value.is_text()) {
-        if (value.size > 0) return e.part(value, value.size - std::max<size_t>(1, utf8_char_before(value.text(), value.size).bytes), value.size);
+        if (value.size > 0)
+            return e.part(value, value.size - std::max<size_t>(1, utf8_char_before(value.text(), value.size).bytes),
+                          value.size);
     } else {
         const Value items = e.list_of(value);
         if (items.size > 0) return items.items[items.size - 1];
@@ -82,7 +84,8 @@ Value sorted(Evaluator& e, const Value& items, const Value* keys, bool reverse) 
 }
 
 Value sort(Evaluator& e, const Value& value, const Arguments& arguments) {
-    const auto [reverse, case_sensitive, attribute] = bind(arguments, "sort", {"reverse", "case_sensitive", "attribute"});
+    const auto [reverse, case_sensitive, attribute] =
+        bind(arguments, "sort", {"reverse", "case_sensitive", "attribute"});
     const bool by_case = case_sensitive != nullptr && truthy(*case_sensitive);
     const std::vector<Path> paths = paths_of(e, attribute);
     const Value items = e.list_of(value);
@@ -100,7 +103,8 @@ Value dictsort(Evaluator& e, const Value& value, const Arguments& arguments) {
     if (value.type == Type::undefined) refuse_undefined(value);
     if (value.type != Type::dict) refuse("sorts " + described(value) + " as a dict", "a dict");
     const std::string_view what = by == nullptr ? "key" : text_of(*by, "what to sort by");
-    if (what != "key" && what != "value") refuse("sorts a dict by \"" + std::string(what) + "\"", "\"key\" or \"value\"");
+    if (what != "key" && what != "value")
+        refuse("sorts a dict by \"" + std::string(what) + "\"", "\"key\" or \"value\"");
     const bool by_case = case_sensitive != nullptr && truthy(*case_sensitive);
     Value* const keys = e.arena().array<Value>(value.dict->size);
     ListBuilder pairs(e.arena(), value.dict->size);
@@ -128,8 +132,12 @@ Value extreme(Evaluator& e, const Value& value, const Arguments& arguments, bool
     return is_first ? Value::undefined("the least or largest item of an empty sequence", Undefined::nothing) : best;
 }
 
-Value minimum(Evaluator& e, const Value& value, const Arguments& arguments) { return extreme(e, value, arguments, false); }
-Value maximum(Evaluator& e, const Value& value, const Arguments& arguments) { return extreme(e, value, arguments, true); }
+Value minimum(Evaluator& e, const Value& value, const Arguments& arguments) {
+    return extreme(e, value, arguments, false);
+}
+Value maximum(Evaluator& e, const Value& value, const Arguments& arguments) {
+    return extreme(e, value, arguments, true);
+}
 
 Value sum(Evaluator& e, const Value& value, const Arguments& arguments) {
     const auto [attribute, start] = bind(arguments, "sum", {"attribute", "start"});

@@ -13,8 +13,10 @@ Cursor Evaluator::cursor_of(const Value& source) {
         case Type::view:
         case Type::range:
         case Type::generator:
-        case Type::undefined: return {source};
-        default: refuse("goes through " + described(source), "a list, text, dict or other sequence");
+        case Type::undefined:
+            return {source};
+        default:
+            refuse("goes through " + described(source), "a list, text, dict or other sequence");
     }
 }
 
@@ -50,7 +52,8 @@ bool Evaluator::next(Cursor& cursor, Value& value) {
             const Deeper deeper(*this);
             return source.generator->next(*this, *source.generator, value);
         }
-        default: return false;
+        default:
+            return false;
     }
 }
 

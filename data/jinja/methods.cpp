@@ -14,14 +14,22 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 
 bool is_dict_method(std::string_view name) {
     switch (name.size()) {  // most names are keys: this is asked for each
-        case 3: return name == "get" || name == "pop";
-        case 4: return name == "keys" || name == "copy";
-        case 5: return name == "items" || name == "clear";
-        case 6: return name == "values" || name == "update";
-        case 7: return name == "popitem";
-        case 8: return name == "fromkeys";
-        case 10: return name == "setdefault";
-        default: return false;
+        case 3:
+            return name == "get" || name == "pop";
+        case 4:
+            return name == "keys" || name == "copy";
+        case 5:
+            return name == "items" || name == "clear";
+        case 6:
+            return name == "values" || name == "update";
+        case 7:
+            return name == "popitem";
+        case 8:
+            return name == "fromkeys";
+        case 10:
+            return name == "setdefault";
+        default:
+            return false;
     }
 }
 
@@ -54,7 +62,8 @@ Value call_list_method(Evaluator& evaluator, const Value& list, std::string_view
         return list;
     }
     if (arguments.count != 1 || arguments.keyword_count > 0)
-        refuse("calls " + std::string(name) + "() of a list with " + std::to_string(arguments.count) + " values", "one value");
+        refuse("calls " + std::string(name) + "() of a list with " + std::to_string(arguments.count) + " values",
+               "one value");
     int64_t count = 0;
     Cursor cursor = evaluator.cursor_of(list);
     Value value;
@@ -71,21 +80,28 @@ Value call_list_method(Evaluator& evaluator, const Value& list, std::string_view
 
 bool has_method(const Value& object, std::string_view name) {
     switch (object.type) {
-        case Type::string: return has_text_method(name);
-        case Type::dict: return is_dict_method(name);
+        case Type::string:
+            return has_text_method(name);
+        case Type::dict:
+            return is_dict_method(name);
         case Type::list:
             return is_one_of(name, {"append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove",
                                     "reverse", "sort"});
         case Type::tuple:
-        case Type::range: return is_one_of(name, {"count", "index"});
-        case Type::view: return is_one_of(name, {"isdisjoint", "mapping"});
+        case Type::range:
+            return is_one_of(name, {"count", "index"});
+        case Type::view:
+            return is_one_of(name, {"isdisjoint", "mapping"});
         case Type::boolean:
         case Type::integer:
         case Type::number:
-            return is_one_of(name, {"as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes",
-                                    "fromhex", "hex", "imag", "is_integer", "numerator", "real", "to_bytes"});
-        case Type::loop: return name == "cycle" || name == "changed";
-        default: return false;
+            return is_one_of(name,
+                             {"as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes",
+                              "fromhex", "hex", "imag", "is_integer", "numerator", "real", "to_bytes"});
+        case Type::loop:
+            return name == "cycle" || name == "changed";
+        default:
+            return false;
     }
 }
 
@@ -96,16 +112,20 @@ bool changes_its_object(const Value& object, std::string_view name) {
 }
 
 Value call_method(Evaluator& evaluator, const Value& object, std::string_view name, const Arguments& arguments) {
-    if (changes_its_object(object, name))
-        refuse_undefined(Value::undefined(name, Undefined::forbidden));
+    if (changes_its_object(object, name)) refuse_undefined(Value::undefined(name, Undefined::forbidden));
     switch (object.type) {
-        case Type::string: return call_text_method(evaluator, object, name, arguments);
-        case Type::dict: return call_dict_method(object, name, arguments);
+        case Type::string:
+            return call_text_method(evaluator, object, name, arguments);
+        case Type::dict:
+            return call_dict_method(object, name, arguments);
         case Type::list:
         case Type::tuple:
-        case Type::range: return call_list_method(evaluator, object, name, arguments);
-        case Type::loop: return evaluator.call_loop_method(*object.loop, name, arguments);
-        default: refuse("calls \"" + std::string(name) + "\" of " + described(object) + ", which is not implemented");
+        case Type::range:
+            return call_list_method(evaluator, object, name, arguments);
+        case Type::loop:
+            return evaluator.call_loop_method(*object.loop, name, arguments);
+        default:
+            refuse("calls \"" + std::string(name) + "\" of " + described(object) + ", which is not implemented");
     }
 }
 

@@ -53,7 +53,8 @@ Value power(const Value& left, const Value& right) {
     if (base == 0 && exponent < 0) refuse("divides by zero");
     if (base < 0 && exponent != std::floor(exponent)) refuse("takes a root of a negative number");
     const double result = std::pow(base, exponent);
-    if (std::isinf(result) && std::isfinite(base) && std::isfinite(exponent)) refuse("computes a number that is too large");
+    if (std::isinf(result) && std::isfinite(base) && std::isfinite(exponent))
+        refuse("computes a number that is too large");
     return Value::of(result);
 }
 
@@ -65,29 +66,39 @@ Value number_operation(Operator op, const Value& left, const Value& right) {
     if (op == Operator::divide || !whole) {
         const double a = left.real(), b = right.real();
         switch (op) {
-            case Operator::add: return Value::of(a + b);
-            case Operator::subtract: return Value::of(a - b);
-            case Operator::multiply: return Value::of(a * b);
-            case Operator::divide: return Value::of(a / b);
-            case Operator::floor_divide: return Value::of(floor_quotient(a, b));
-            default: return Value::of(floor_modulo(a, b));
+            case Operator::add:
+                return Value::of(a + b);
+            case Operator::subtract:
+                return Value::of(a - b);
+            case Operator::multiply:
+                return Value::of(a * b);
+            case Operator::divide:
+                return Value::of(a / b);
+            case Operator::floor_divide:
+                return Value::of(floor_quotient(a, b));
+            default:
+                return Value::of(floor_modulo(a, b));
         }
     }
     const int64_t a = left.whole(), b = right.whole();
     int64_t result = 0;
     bool overflows = false;
     switch (op) {
-        case Operator::add: overflows = __builtin_add_overflow(a, b, &result);
+        case Operator::add:
+            overflows = __builtin_add_overflow(a, b, &result);
             break;
-        case Operator::subtract: overflows = __builtin_sub_overflow(a, b, &result);
+        case Operator::subtract:
+            overflows = __builtin_sub_overflow(a, b, &result);
             break;
-        case Operator::multiply: overflows = __builtin_mul_overflow(a, b, &result);
+        case Operator::multiply:
+            overflows = __builtin_mul_overflow(a, b, &result);
             break;
         case Operator::floor_divide:
             if (b != -1) return Value::of(floor_quotient(a, b));
             overflows = __builtin_sub_overflow(int64_t{0}, a, &result);
             break;
-        default: return Value::of(b == -1 ? int64_t{0} : a - floor_quotient(a, b) * b);
+        default:
+            return Value::of(b == -1 ? int64_t{0} : a - floor_quotient(a, b) * b);
     }
     return checked(overflows, result);
 }
@@ -166,9 +177,12 @@ Value Evaluator::binary(Operator op, const Value& left, const Value& right) {
         case Operator::modulo:
             if (left.is_text()) return printf_format(*this, left, right);
             refuse_operands("divides", left, right);
-        case Operator::subtract: refuse_operands("subtracts", left, right);
-        case Operator::power: refuse_operands("raises to a power", left, right);
-        default: refuse_operands("divides", left, right);
+        case Operator::subtract:
+            refuse_operands("subtracts", left, right);
+        case Operator::power:
+            refuse_operands("raises to a power", left, right);
+        default:
+            refuse_operands("divides", left, right);
     }
 }
 
@@ -184,21 +198,30 @@ int Evaluator::order(const Value& a, const Value& b) {
 
 bool Evaluator::compare_by(Operator op, const Value& left, const Value& right) {
     switch (op) {
-        case Operator::equal: return same(left, right);
-        case Operator::not_equal: return !same(left, right);
-        case Operator::in: return contains(right, left);
-        case Operator::not_in: return !contains(right, left);
-        default: break;
+        case Operator::equal:
+            return same(left, right);
+        case Operator::not_equal:
+            return !same(left, right);
+        case Operator::in:
+            return contains(right, left);
+        case Operator::not_in:
+            return !contains(right, left);
+        default:
+            break;
     }
     if (left.type == Type::undefined) refuse_undefined(left);
     if (right.type == Type::undefined) refuse_undefined(right);
     if (left.is_number() && right.is_number() && (std::isnan(left.real()) || std::isnan(right.real()))) return false;
     const int sign = order(left, right);
     switch (op) {
-        case Operator::less: return sign < 0;
-        case Operator::less_equal: return sign <= 0;
-        case Operator::greater: return sign > 0;
-        default: return sign >= 0;
+        case Operator::less:
+            return sign < 0;
+        case Operator::less_equal:
+            return sign <= 0;
+        case Operator::greater:
+            return sign > 0;
+        default:
+            return sign >= 0;
     }
 }
 
@@ -208,7 +231,8 @@ bool Evaluator::contains(const Value& container, const Value& item) {
             if (!item.is_text()) refuse("looks for " + described(item) + " in text", "text");
             charge_text(container.size);
             return find_text(container.text(), item.text()) != std::string_view::npos;
-        case Type::dict: return container.dict->find(item) != nullptr;
+        case Type::dict:
+            return container.dict->find(item) != nullptr;
         case Type::view:
             if (container.kind == static_cast<uint8_t>(ViewOf::keys)) return container.dict->find(item) != nullptr;
             break;
@@ -219,7 +243,8 @@ bool Evaluator::contains(const Value& container, const Value& item) {
             const double index = (item.real() - static_cast<double>(range.start)) / static_cast<double>(range.step);
             return index >= 0 && index < static_cast<double>(range.size) && index == std::floor(index);
         }
-        default: break;
+        default:
+            break;
     }
     Cursor cursor = cursor_of(container);
     for (Value value; next(cursor, value);)
@@ -229,13 +254,15 @@ bool Evaluator::contains(const Value& container, const Value& item) {
 
 Value Evaluator::attribute_of(const Value& object, std::string_view name) {
     switch (object.type) {
-        case Type::undefined: refuse_undefined(object);
+        case Type::undefined:
+            refuse_undefined(object);
         case Type::name_space: {
             charge(object.name_space->size / 8);
             const Value* const found = object.name_space->find(name);
             return found != nullptr ? *found : Value::undefined(name, Undefined::attribute, object.type);
         }
-        case Type::loop: return loop_attribute(object, name);
+        case Type::loop:
+            return loop_attribute(object, name);
         case Type::macro:
             if (name == "name" && object.macro->node->name != nullptr)
                 return Value::text_of(object.macro->node->name->name);
@@ -245,7 +272,8 @@ Value Evaluator::attribute_of(const Value& object, std::string_view name) {
             if (name == "stop") return Value::of(object.range->stop);
             if (name == "step") return Value::of(object.range->step);
             break;
-        default: break;
+        default:
+            break;
     }
     if (has_method(object, name)) {
         if (changes_its_object(object, name)) return Value::undefined(name, Undefined::forbidden);
@@ -302,7 +330,8 @@ Value Evaluator::slice_of(const Value& object, std::optional<int64_t> from, std:
     if (places.step == 1) return Value::list_of(object.items + places.begin, places.count, object.type);
     charge(places.count);
     ListBuilder list(arena_, places.count);
-    for (size_t i = 0; i < places.count; ++i) list.add(object.items[places.begin + static_cast<int64_t>(i) * places.step]);
+    for (size_t i = 0; i < places.count; ++i)
+        list.add(object.items[places.begin + static_cast<int64_t>(i) * places.step]);
     return list.finish(object.type);
 }
 

@@ -8,13 +8,18 @@ namespace {
 
 std::string shown(const Token& token) {
     switch (token.kind) {
-        case Token::Kind::end: return "the end of the template";
-        case Token::Kind::data: return "text";
-        default: return "\"" + std::string(token.text.substr(0, 60)) + "\"";
+        case Token::Kind::end:
+            return "the end of the template";
+        case Token::Kind::data:
+            return "text";
+        default:
+            return "\"" + std::string(token.text.substr(0, 60)) + "\"";
     }
 }
 
-std::string quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
+std::string quoted(std::string_view text) {
+    return "\"" + std::string(text) + "\"";
+}
 
 }  // namespace
 
@@ -30,7 +35,9 @@ void Parser::fail(uint32_t at, std::string given, std::string wanted, std::strin
     throw SourceProblem{{std::move(given), std::move(wanted), std::move(hint)}, at};
 }
 
-void Parser::fail_here(std::string wanted) const { fail(now().at, "has " + shown(now()), std::move(wanted)); }
+void Parser::fail_here(std::string wanted) const {
+    fail(now().at, "has " + shown(now()), std::move(wanted));
+}
 
 bool Parser::skip_sign(std::string_view sign) {
     if (!is_sign(sign)) return false;
@@ -84,7 +91,8 @@ Nodes Parser::statements(std::initializer_list<std::string_view> ends) {
     }
     if (ends.size() > 0) {
         std::string wanted;
-        for (const std::string_view end : ends) wanted += (wanted.empty() ? "" : " or ") + ("{% " + std::string(end) + " %}");
+        for (const std::string_view end : ends)
+            wanted += (wanted.empty() ? "" : " or ") + ("{% " + std::string(end) + " %}");
         fail_here(wanted);
     }
     return nodes;
@@ -123,7 +131,8 @@ void Parser::refuse_statement(const Token& name) const {
     const bool is_known = std::find(std::begin(kJinjas), std::end(kJinjas), name.text) != std::end(kJinjas);
     const std::string shown = "{% " + std::string(name.text.substr(0, 60)) + " %}";
     if (is_known)
-        fail(name.at, "uses " + shown + ", which is not implemented", "", "chat templates do without it; rewrite that part");
+        fail(name.at, "uses " + shown + ", which is not implemented", "",
+             "chat templates do without it; rewrite that part");
     if (name.text.starts_with("end") || name.text.starts_with("el"))
         fail(name.at, "has " + shown + ", which ends nothing that is open");
     fail(name.at, "has the unknown statement " + shown);
@@ -152,7 +161,8 @@ Node* Parser::loop(uint32_t at) {
         node->condition_target = copy_of_target(node->target);
         node->condition = expression();
     }
-    if (is_name("recursive")) fail(now().at, "has a recursive loop, which is not implemented", "", "a macro can call itself");
+    if (is_name("recursive"))
+        fail(now().at, "has a recursive loop, which is not implemented", "", "a macro can call itself");
     ++loops_;
     node->body = body({"endfor", "else"});
     --loops_;
@@ -246,8 +256,7 @@ Node* Parser::generation(uint32_t at) {
 }
 
 Node* Parser::leave(uint32_t at, bool is_break) {
-    if (loops_ == 0)
-        fail(at, is_break ? "has {% break %} outside of a loop" : "has {% continue %} outside of a loop");
+    if (loops_ == 0) fail(at, is_break ? "has {% break %} outside of a loop" : "has {% continue %} outside of a loop");
     return tree_.make<LeaveNode>(at, is_break);
 }
 
@@ -277,7 +286,8 @@ Node* Parser::copy_of_target(const Node* target) {
         return tree_.make<NameNode>(target->at, static_cast<const NameNode*>(target)->name);
     auto* const copy = tree_.make<ListNode>(target->at);
     copy->is_tuple = true;
-    for (const Node* const item : static_cast<const ListNode*>(target)->items) copy->items.push_back(copy_of_target(item));
+    for (const Node* const item : static_cast<const ListNode*>(target)->items)
+        copy->items.push_back(copy_of_target(item));
     return copy;
 }
 

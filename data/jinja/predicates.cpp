@@ -9,7 +9,9 @@
 namespace slab::data::jinja {
 namespace {
 
-void check_none(const Arguments& arguments) { check_no_arguments(arguments, "a test that takes none"); }
+void check_none(const Arguments& arguments) {
+    check_no_arguments(arguments, "a test that takes none");
+}
 
 const Value& only_argument(const Arguments& arguments) {
     if (arguments.count != 1 || arguments.keyword_count > 0)
@@ -25,22 +27,29 @@ bool leaves(Evaluator& e, const Value& value, const Value& by, int64_t rest) {
 bool is_same_object(const Value& a, const Value& b) {
     if (a.type != b.type) return false;
     switch (a.type) {
-        case Type::none: return true;
-        case Type::boolean: return a.boolean == b.boolean;
+        case Type::none:
+            return true;
+        case Type::boolean:
+            return a.boolean == b.boolean;
         case Type::integer:
         case Type::number:
-        case Type::string: refuse("asks whether numbers or texts are the same object", "==", "Python's answer depends on its own working");
-        default: return a.items == b.items;
+        case Type::string:
+            refuse("asks whether numbers or texts are the same object",
+                   "==", "Python's answer depends on its own working");
+        default:
+            return a.items == b.items;
     }
 }
 
-#define TEST(condition) +[]([[maybe_unused]] Evaluator& e, [[maybe_unused]] const Value& v, const Arguments& a) -> bool { \
-        check_none(a); \
-        return condition; \
+#define TEST(condition)                                                                               \
+    +[]([[maybe_unused]] Evaluator& e, [[maybe_unused]] const Value& v, const Arguments& a) -> bool { \
+        check_none(a);                                                                                \
+        return condition;                                                                             \
     }
-#define RELATION(condition) +[]([[maybe_unused]] Evaluator& e, const Value& v, const Arguments& a) -> bool { \
-        const Value& w = only_argument(a); \
-        return condition; \
+#define RELATION(condition)                                                          \
+    +[]([[maybe_unused]] Evaluator& e, const Value& v, const Arguments& a) -> bool { \
+        const Value& w = only_argument(a);                                           \
+        return condition;                                                            \
     }
 
 bool goes_through(const Value& v) {
@@ -53,8 +62,10 @@ bool goes_through(const Value& v) {
         case Type::range:
         case Type::generator:
         case Type::loop:
-        case Type::undefined: return true;
-        default: return false;
+        case Type::undefined:
+            return true;
+        default:
+            return false;
     }
 }
 

@@ -1,4 +1,5 @@
-// Jinja's tests: `x is defined`, `x is divisibleby 3`. Called predicates, so as not to be taken for tests of this program.
+// Jinja's tests: `x is defined`, `x is divisibleby 3`. Called predicates, so as not to be taken for tests of this
+// program.
 #pragma once
 
 #include <string_view>

@@ -4,13 +4,14 @@
 #include <map>
 #include <string>
 
+#include "data/jinja/children.h"
 #include "data/jinja/lexer.h"
 
 namespace slab::data::jinja {
 namespace {
 
 constexpr size_t kMaxVisits = 5'000'000;  // of nodes; macros within macros are looked at again and again
-constexpr int kMaxTreeDepth = 400;  // long chains of operators are deep to the left
+constexpr int kMaxTreeDepth = 400;        // long chains of operators are deep to the left
 
 struct Function {
     uint32_t depth = 0, slots = 0;
@@ -48,7 +49,8 @@ class Resolver {
         Deeper(Resolver& r, const Node& node) : resolver(r) {
             if (++resolver.visits_ > kMaxVisits) throw SourceProblem{{"is too large a template", "", ""}, node.at};
             if (++resolver.depth_ > kMaxTreeDepth)
-                throw SourceProblem{{"is nested too deeply", std::to_string(kMaxTreeDepth) + " levels at most", ""}, node.at};
+                throw SourceProblem{{"is nested too deeply", std::to_string(kMaxTreeDepth) + " levels at most", ""},
+                                    node.at};
         }
         ~Deeper() { --resolver.depth_; }
         Resolver& resolver;
@@ -108,14 +110,22 @@ class Resolver {
         if (node == nullptr) return;
         const Deeper deeper(*this, *node);
         switch (node->kind) {
-            case NodeKind::name: return load(static_cast<NameNode*>(node)->name, frame);
-            case NodeKind::branch: return note_branch(*static_cast<BranchNode*>(node), frame);
-            case NodeKind::macro: return store(static_cast<MacroNode*>(node)->name->name, frame);
-            case NodeKind::loop: return note(static_cast<LoopNode*>(node)->source, frame);
-            case NodeKind::call_block: return note(static_cast<MacroNode*>(node)->call, frame);
-            case NodeKind::filter_block: return note(static_cast<BlockNode*>(node)->filter, frame);
-            case NodeKind::set_block: return note_target(static_cast<BlockNode*>(node)->target, frame, false);
-            case NodeKind::generation: return;
+            case NodeKind::name:
+                return load(static_cast<NameNode*>(node)->name, frame);
+            case NodeKind::branch:
+                return note_branch(*static_cast<BranchNode*>(node), frame);
+            case NodeKind::macro:
+                return store(static_cast<MacroNode*>(node)->name->name, frame);
+            case NodeKind::loop:
+                return note(static_cast<LoopNode*>(node)->source, frame);
+            case NodeKind::call_block:
+                return note(static_cast<MacroNode*>(node)->call, frame);
+            case NodeKind::filter_block:
+                return note(static_cast<BlockNode*>(node)->filter, frame);
+            case NodeKind::set_block:
+                return note_target(static_cast<BlockNode*>(node)->target, frame, false);
+            case NodeKind::generation:
+                return;
             case NodeKind::set:
                 note(static_cast<SetNode*>(node)->value, frame);
                 return note_target(static_cast<SetNode*>(node)->target, frame, false);
@@ -123,7 +133,7 @@ class Resolver {
                 for (const auto& [target, value] : static_cast<WithNode*>(node)->values) note(value, frame);
                 return;
             default:
-                for (Node* const child : children(*node)) note(child, frame);
+                for (Node* const child : children_of(*node)) note(child, frame);
         }
     }
 
@@ -172,7 +182,8 @@ class Resolver {
                 name.place = place_of(name.name, &frame, *frame.function);
                 return;
             }
-            case NodeKind::loop: return resolve_loop(*static_cast<LoopNode*>(node), frame);
+            case NodeKind::loop:
+                return resolve_loop(*static_cast<LoopNode*>(node), frame);
             case NodeKind::macro:
                 resolve(static_cast<MacroNode*>(node)->name, frame);
                 return resolve_macro(*static_cast<MacroNode*>(node), frame);
@@ -181,8 +192,10 @@ class Resolver {
                 return resolve_macro(*static_cast<MacroNode*>(node), frame);
             case NodeKind::set_block:
             case NodeKind::filter_block:
-            case NodeKind::generation: return resolve_block(*static_cast<BlockNode*>(node), frame);
-            case NodeKind::with: return resolve_with(*static_cast<WithNode*>(node), frame);
+            case NodeKind::generation:
+                return resolve_block(*static_cast<BlockNode*>(node), frame);
+            case NodeKind::with:
+                return resolve_with(*static_cast<WithNode*>(node), frame);
             case NodeKind::filter:
                 if (const auto& filter = *static_cast<FilterNode*>(node); filter.filter == nullptr && !is_soft_)
                     throw SourceProblem{{"has the unknown filter \"" + filter.name + "\"", "", ""}, node->at};
@@ -191,11 +204,12 @@ class Resolver {
                 if (const auto& test = *static_cast<TestNode*>(node); test.predicate == nullptr && !is_soft_)
                     throw SourceProblem{{"has the unknown test \"" + test.name + "\"", "", ""}, node->at};
                 break;
-            default: break;
+            default:
+                break;
         }
         const bool is_conditional = node->kind == NodeKind::branch || node->kind == NodeKind::conditional;
         const Softness softness(*this, is_soft_ || is_conditional);
-        for (Node* const child : children(*node)) resolve(child, frame);
+        for (Node* const child : children_of(*node)) resolve(child, frame);
     }
 
     void resolve_loop(LoopNode& node, Frame& frame) {
@@ -296,21 +310,11 @@ class Resolver {
         if (node->kind == NodeKind::loop) target = static_cast<LoopNode*>(node)->target;
         if (target != nullptr && target->kind != NodeKind::attribute)
             if (const First first = first_mention(target, name, true); first != First::none) return first;
-        for (Node* const child : children(*node))
+        for (Node* const child : children_of(*node))
             if (child != target)
                 if (const First first = first_mention(child, name, is_target); first != First::none) return first;
         return First::none;
     }
-
-    static void add(std::vector<Node*>& to, const Nodes& nodes) { to.insert(to.end(), nodes.begin(), nodes.end()); }
-    static void add(std::vector<Node*>& to, const ArgumentNodes& arguments) {
-        add(to, arguments.positional);
-        for (const auto& keyword : arguments.keywords) to.push_back(keyword.value);
-        to.push_back(arguments.rest);
-        to.push_back(arguments.rest_keywords);
-    }
-
-    static std::vector<Node*> children(Node& node);
 
     Tree& tree_;
     std::map<std::string, uint32_t, std::less<>> context_;
@@ -319,87 +323,10 @@ class Resolver {
     bool is_soft_ = false;
 };
 
-// All of them, null ones too, in the order in which they are evaluated.
-std::vector<Node*> Resolver::children(Node& node) {
-    std::vector<Node*> all;
-    switch (node.kind) {
-        case NodeKind::constant:
-        case NodeKind::name:
-        case NodeKind::text:
-        case NodeKind::leave: break;
-        case NodeKind::attribute: return {static_cast<AttributeNode&>(node).object};
-        case NodeKind::item: return {static_cast<ItemNode&>(node).object, static_cast<ItemNode&>(node).index};
-        case NodeKind::slice: {
-            const auto& slice = static_cast<SliceNode&>(node);
-            return {slice.begin, slice.end, slice.step};
-        }
-        case NodeKind::call:
-            all = {static_cast<CallNode&>(node).function};
-            add(all, static_cast<CallNode&>(node).arguments);
-            break;
-        case NodeKind::filter:
-            all = {static_cast<FilterNode&>(node).value};
-            add(all, static_cast<FilterNode&>(node).arguments);
-            break;
-        case NodeKind::test:
-            all = {static_cast<TestNode&>(node).value};
-            add(all, static_cast<TestNode&>(node).arguments);
-            break;
-        case NodeKind::unary: return {static_cast<UnaryNode&>(node).value};
-        case NodeKind::binary:
-        case NodeKind::logic: return {static_cast<BinaryNode&>(node).left, static_cast<BinaryNode&>(node).right};
-        case NodeKind::concat: return static_cast<ConcatNode&>(node).parts;
-        case NodeKind::comparison:
-            all = {static_cast<ComparisonNode&>(node).first};
-            for (const auto& step : static_cast<ComparisonNode&>(node).steps) all.push_back(step.operand);
-            break;
-        case NodeKind::conditional: {
-            const auto& conditional = static_cast<ConditionalNode&>(node);
-            return {conditional.condition, conditional.yes, conditional.no};
-        }
-        case NodeKind::list: return static_cast<ListNode&>(node).items;
-        case NodeKind::dict:
-            for (const auto& [key, value] : static_cast<DictNode&>(node).items) all.insert(all.end(), {key, value});
-            break;
-        case NodeKind::print: return {static_cast<PrintNode&>(node).value};
-        case NodeKind::branch:
-            for (const auto& arm : static_cast<BranchNode&>(node).arms) {
-                all.push_back(arm.condition);
-                add(all, arm.body);
-            }
-            add(all, static_cast<BranchNode&>(node).otherwise);
-            break;
-        case NodeKind::loop: {
-            const auto& loop = static_cast<LoopNode&>(node);
-            all = {loop.target, loop.source};
-            add(all, loop.body);
-            add(all, loop.otherwise);
-            all.push_back(loop.condition);
-            break;
-        }
-        case NodeKind::set: return {static_cast<SetNode&>(node).value, static_cast<SetNode&>(node).target};
-        case NodeKind::set_block:
-        case NodeKind::filter_block:
-        case NodeKind::generation:
-            all = {static_cast<BlockNode&>(node).target, static_cast<BlockNode&>(node).filter};
-            add(all, static_cast<BlockNode&>(node).body);
-            break;
-        case NodeKind::with:
-            for (const auto& [target, value] : static_cast<WithNode&>(node).values) all.push_back(value);
-            add(all, static_cast<WithNode&>(node).body);
-            break;
-        case NodeKind::macro:
-        case NodeKind::call_block:
-            all = {static_cast<MacroNode&>(node).call};
-            for (const auto& parameter : static_cast<MacroNode&>(node).parameters) all.push_back(parameter.preset);
-            add(all, static_cast<MacroNode&>(node).body);
-            break;
-    }
-    return all;
-}
-
 }  // namespace
 
-void resolve_names(Tree& tree) { Resolver(tree).run(); }
+void resolve_names(Tree& tree) {
+    Resolver(tree).run();
+}
 
 }  // namespace slab::data::jinja

@@ -14,8 +14,7 @@ namespace {
 constexpr int kMaxDepth = 200;
 
 void check_depth(int depth) {
-    if (depth > kMaxDepth)
-        refuse("prints a value that is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (depth > kMaxDepth) refuse("prints a value that is nested deeper than " + std::to_string(kMaxDepth) + " levels");
 }
 
 void add_hex(TextBuilder& out, std::string_view prefix, uint32_t c, int digits, uint32_t origin) {
@@ -91,14 +90,22 @@ void add_repr_view(TextBuilder& out, const Value& view, int depth) {
 
 void add_json_char(TextBuilder& out, uint32_t c, bool only_ascii, uint32_t origin) {
     switch (c) {
-        case '"': return out.add("\\\"", origin);
-        case '\\': return out.add("\\\\", origin);
-        case '\n': return out.add("\\n", origin);
-        case '\r': return out.add("\\r", origin);
-        case '\t': return out.add("\\t", origin);
-        case '\b': return out.add("\\b", origin);
-        case '\f': return out.add("\\f", origin);
-        default: break;
+        case '"':
+            return out.add("\\\"", origin);
+        case '\\':
+            return out.add("\\\\", origin);
+        case '\n':
+            return out.add("\\n", origin);
+        case '\r':
+            return out.add("\\r", origin);
+        case '\t':
+            return out.add("\\t", origin);
+        case '\b':
+            return out.add("\\b", origin);
+        case '\f':
+            return out.add("\\f", origin);
+        default:
+            break;
     }
     if (c >= 0x20 && (c < 0x7f || !only_ascii)) return out.add_char(c, origin);
     if (c < 0x10000) return add_hex(out, "\\u", c, 4, origin);
@@ -135,14 +142,18 @@ void add_json_text(TextBuilder& out, const Value& text, bool only_ascii) {
 
 void add_json_scalar(TextBuilder& out, const Value& value) {
     switch (value.type) {
-        case Type::none: return out.add("null");
-        case Type::boolean: return out.add(value.boolean ? "true" : "false");
-        case Type::integer: return out.add(std::to_string(value.integer));
+        case Type::none:
+            return out.add("null");
+        case Type::boolean:
+            return out.add(value.boolean ? "true" : "false");
+        case Type::integer:
+            return out.add(std::to_string(value.integer));
         case Type::number:
             if (std::isnan(value.number)) return out.add("NaN");
             if (std::isinf(value.number)) return out.add(value.number < 0 ? "-Infinity" : "Infinity");
             return out.add(number_text(value.number));
-        default: refuse("writes " + described(value) + " as JSON", "text, numbers, lists, dicts, true, false or none");
+        default:
+            refuse("writes " + described(value) + " as JSON", "text, numbers, lists, dicts, true, false or none");
     }
 }
 
@@ -219,16 +230,26 @@ void add_str(TextBuilder& out, const Value& value) {
 void add_repr(TextBuilder& out, const Value& value, int depth) {
     check_depth(depth);
     switch (value.type) {
-        case Type::undefined: return out.add("Undefined");
-        case Type::none: return out.add("None");
-        case Type::boolean: return out.add(value.boolean ? "True" : "False");
-        case Type::integer: return out.add(std::to_string(value.integer));
-        case Type::number: return out.add(number_text(value.number));
-        case Type::string: return add_repr_text(out, value);
-        case Type::list: return add_repr_items(out, value, "[", "]", depth);
-        case Type::tuple: return add_repr_items(out, value, "(", ")", depth);
-        case Type::dict: return add_repr_dict(out, value.dict->entries, value.dict->size, depth);
-        case Type::view: return add_repr_view(out, value, depth);
+        case Type::undefined:
+            return out.add("Undefined");
+        case Type::none:
+            return out.add("None");
+        case Type::boolean:
+            return out.add(value.boolean ? "True" : "False");
+        case Type::integer:
+            return out.add(std::to_string(value.integer));
+        case Type::number:
+            return out.add(number_text(value.number));
+        case Type::string:
+            return add_repr_text(out, value);
+        case Type::list:
+            return add_repr_items(out, value, "[", "]", depth);
+        case Type::tuple:
+            return add_repr_items(out, value, "(", ")", depth);
+        case Type::dict:
+            return add_repr_dict(out, value.dict->entries, value.dict->size, depth);
+        case Type::view:
+            return add_repr_view(out, value, depth);
         case Type::range: {
             const Range& r = *value.range;
             std::string text = "range(" + std::to_string(r.start) + ", " + std::to_string(r.stop);
@@ -239,7 +260,8 @@ void add_repr(TextBuilder& out, const Value& value, int depth) {
             out.add("<Namespace ");
             add_repr_dict(out, value.name_space->attributes, value.name_space->size, depth);
             return out.add(">");
-        default: refuse("prints " + described(value), "text", "Python would print an address in memory here");
+        default:
+            refuse("prints " + described(value), "text", "Python would print an address in memory here");
     }
 }
 

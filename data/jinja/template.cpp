@@ -25,7 +25,8 @@ Template::~Template() = default;
 
 void Template::fail(const Problem& problem, size_t at) const {
     const std::string place = name_ + ", " + place_in(*source_, at);
-    const std::string given = problem.raised ? "the template refuses the conversation: " + problem.given : problem.given;
+    const std::string given =
+        problem.raised ? "the template refuses the conversation: " + problem.given : problem.given;
     throw TemplateError({place, given, problem.wanted, problem.hint}, problem.raised);
 }
 
@@ -64,7 +65,8 @@ Rendered Template::render(const Value& context, const RenderOptions& options) co
         }
         const uint32_t origin = span.origin & ~kGenerated;
         if (origin == kTemplateOrigin) continue;
-        if (!rendered.origins.empty() && rendered.origins.back().end == span.begin && rendered.origins.back().origin == origin)
+        if (!rendered.origins.empty() && rendered.origins.back().end == span.begin &&
+            rendered.origins.back().origin == origin)
             rendered.origins.back().end = span.end;
         else
             rendered.origins.push_back({span.begin, span.end, origin});
@@ -73,15 +75,21 @@ Rendered Template::render(const Value& context, const RenderOptions& options) co
     return rendered;
 }
 
-const std::vector<std::string>& Template::context_names() const { return tree_->context_names; }
+const std::vector<std::string>& Template::context_names() const {
+    return tree_->context_names;
+}
 
 bool Template::mentions(std::string_view word) const {
     return std::any_of(tree_->nodes.begin(), tree_->nodes.end(), [&](const std::unique_ptr<Node>& node) {
         switch (node->kind) {
-            case NodeKind::name: return static_cast<const NameNode&>(*node).name == word;
-            case NodeKind::attribute: return static_cast<const AttributeNode&>(*node).name == word;
-            case NodeKind::constant: return static_cast<const ConstantNode&>(*node).bytes == word;
-            default: return false;
+            case NodeKind::name:
+                return static_cast<const NameNode&>(*node).name == word;
+            case NodeKind::attribute:
+                return static_cast<const AttributeNode&>(*node).name == word;
+            case NodeKind::constant:
+                return static_cast<const ConstantNode&>(*node).bytes == word;
+            default:
+                return false;
         }
     });
 }

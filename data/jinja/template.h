@@ -18,10 +18,10 @@
 namespace slab::data::jinja {
 
 struct RenderOptions {
-    uint64_t max_steps = 50'000'000;               // one for each node that is evaluated, and for 64 bytes of text
-    size_t max_text_bytes = size_t{64} << 20;      // of one text and of the output
-    size_t max_memory_bytes = size_t{256} << 20;   // of all values that one rendering makes
-    std::tm now = {};                              // what strftime_now shows
+    uint64_t max_steps = 50'000'000;              // one for each node that is evaluated, and for 64 bytes of text
+    size_t max_text_bytes = size_t{64} << 20;     // of one text and of the output
+    size_t max_memory_bytes = size_t{256} << 20;  // of all values that one rendering makes
+    std::tm now = {};                             // what strftime_now shows
 };
 
 struct Rendered {

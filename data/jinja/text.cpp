@@ -64,8 +64,8 @@ Value part_of(const Value& text, size_t begin, size_t end, Arena& arena) {
     }
     const MixedText& whole = *text.mixed;
     const Span* const last = whole.spans + whole.span_count;
-    const Span* from = std::upper_bound(whole.spans, last, begin,
-                                        [](size_t at, const Span& span) { return at < span.end; });
+    const Span* from =
+        std::upper_bound(whole.spans, last, begin, [](size_t at, const Span& span) { return at < span.end; });
     const Span* to = from;
     while (to != last && to->begin < end) ++to;
     const auto count = static_cast<size_t>(to - from);
@@ -118,8 +118,8 @@ void TextBuilder::add_part(const Value& text, size_t begin, size_t end) {
     const size_t at = text_.size();
     text_.append(text.text().substr(begin, end - begin));
     const Span* const last = text.mixed->spans + text.mixed->span_count;
-    const Span* span = std::upper_bound(text.mixed->spans, last, begin,
-                                        [](size_t place, const Span& s) { return place < s.end; });
+    const Span* span =
+        std::upper_bound(text.mixed->spans, last, begin, [](size_t place, const Span& s) { return place < s.end; });
     for (; span != last && span->begin < end; ++span)
         mark(at + std::max(span->begin, begin) - begin, at + std::min(span->end, end) - begin, span->origin);
 }
@@ -133,7 +133,8 @@ void TextBuilder::add_char(uint32_t code_point, uint32_t origin) {
 
 void TextBuilder::mark_generated(size_t begin) {
     if (begin == text_.size()) return;
-    const auto first = std::partition_point(spans_.begin(), spans_.end(), [&](const Span& s) { return s.end <= begin; });
+    const auto first =
+        std::partition_point(spans_.begin(), spans_.end(), [&](const Span& s) { return s.end <= begin; });
     const std::vector<Span> within(first, spans_.end());
     spans_.erase(first, spans_.end());
     size_t at = begin;  // up to where the new spans reach

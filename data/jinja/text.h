@@ -18,7 +18,9 @@ inline size_t char_bytes(std::string_view text, size_t at) {
 }
 
 // What Python's str.strip() takes away.
-inline bool is_space(uint32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
+inline bool is_space(uint32_t c) {
+    return is_white_space(c) || (c >= 0x1c && c <= 0x1f);
+}
 
 size_t count_chars(std::string_view text);
 // Where the n-th character begins; text.size() past the end.

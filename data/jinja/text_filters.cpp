@@ -39,7 +39,8 @@ Value title(Evaluator& e, const Value& value, const Arguments& arguments) {
     bool begins_word = true;
     for (CharReader reader(text); !reader.at_end();) {
         const uint32_t c = reader.next();
-        const bool separates = is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != std::string_view::npos);
+        const bool separates =
+            is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != std::string_view::npos);
         add_in_case(*out, c, reader.origin(), begins_word || separates ? Case::upper : Case::lower);
         begins_word = separates;
     }
@@ -60,7 +61,8 @@ Value plain(Evaluator& e, const Value& value) {
 Value replace(Evaluator& e, const Value& value, const Arguments& arguments) {
     const auto [old, with, count] = bind(arguments, "replace", {"old", "new", "count"}, 2);
     const bool all = count == nullptr || count->type == Type::none;
-    return replaced(e, plain(e, value), plain(e, *old), plain(e, *with), all ? -1 : whole_of(*count, "a number of replacements"));
+    return replaced(e, plain(e, value), plain(e, *old), plain(e, *with),
+                    all ? -1 : whole_of(*count, "a number of replacements"));
 }
 
 Value safe(Evaluator& e, const Value& value, const Arguments& arguments) {
@@ -98,7 +100,9 @@ Value indent(Evaluator& e, const Value& value, const Arguments& arguments) {
     text_of(value, "what is indented");
     Value indention = Value::text_of("    ");
     if (width != nullptr)
-        indention = width->is_text() ? *width : e.binary(Operator::multiply, Value::text_of(" "), Value::of(whole_of(*width, "a width")));
+        indention = width->is_text()
+                        ? *width
+                        : e.binary(Operator::multiply, Value::text_of(" "), Value::of(whole_of(*width, "a width")));
     Evaluator::Scratch out(e);
     Evaluator::Scratch with_end(e);
     with_end->add(value);
@@ -128,10 +132,12 @@ Value tojson(Evaluator& e, const Value& value, const Arguments& arguments) {
         style.between_items = ",";
         const int64_t width = indent->is_text() ? 0 : whole_of(*indent, "the indent of tojson");
         if (width > 100) refuse("gives tojson an indent of " + std::to_string(width), "100 at most");
-        style.indent = indent->is_text() ? std::string(indent->text()) : std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+        style.indent = indent->is_text() ? std::string(indent->text())
+                                         : std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
     }
     if (separators != nullptr && separators->type != Type::none) {
-        if (!separators->is_list() || separators->size != 2) refuse("gives tojson " + described(*separators) + " as separators", "two texts");
+        if (!separators->is_list() || separators->size != 2)
+            refuse("gives tojson " + described(*separators) + " as separators", "two texts");
         style.between_items = text_of(separators->items[0], "a separator");
         style.after_key = text_of(separators->items[1], "a separator");
     }
@@ -168,7 +174,8 @@ bool read_whole(std::string_view text, int64_t base, int64_t& number) {
         digits += text[i];
     }
     if (text.starts_with('-') || text.starts_with('+')) return false;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, static_cast<int>(base));
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), number, static_cast<int>(base));
     if (error == std::errc::result_out_of_range && end == digits.data() + digits.size())
         refuse("reads the integer " + digits.substr(0, 40), "integers of 64 bits");
     return error == std::errc() && end == digits.data() + digits.size();
@@ -206,7 +213,8 @@ Value to_whole(Evaluator&, const Value& value, const Arguments& arguments) {
     if (value.type == Type::undefined) refuse_undefined(value);
     if (value.is_whole()) return Value::of(value.whole());
     if (value.type == Type::number) {
-        if (!std::isfinite(value.number)) return std::isnan(value.number) ? fallback : (refuse("makes an integer of infinity"), fallback);
+        if (!std::isfinite(value.number))
+            return std::isnan(value.number) ? fallback : (refuse("makes an integer of infinity"), fallback);
         return Value::of(truncated(value.number));
     }
     if (!value.is_text()) return fallback;
@@ -251,7 +259,8 @@ Value rounded(Evaluator&, const Value& value, const Arguments& arguments) {
         std::snprintf(text, sizeof text, "%.*f", static_cast<int>(digits), value.number);
         return Value::of(std::strtod(text, nullptr));
     }
-    if (how != "ceil" && how != "floor") refuse("rounds with the method \"" + std::string(how) + "\"", "common, ceil or floor");
+    if (how != "ceil" && how != "floor")
+        refuse("rounds with the method \"" + std::string(how) + "\"", "common, ceil or floor");
     const double scale = std::pow(10.0, static_cast<double>(digits)), scaled = value.real() * scale;
     if (!std::isfinite(scaled)) refuse("rounds a number that is too large");
     // + 0.0: Python's ceil() gives an integer, which has no negative zero
@@ -268,10 +277,10 @@ Value fallback(Evaluator&, const Value& value, const Arguments& arguments) {
 }  // namespace
 
 const NamedFilter kTextFilters[] = {
-    {"abs", absolute},     {"capitalize", capitalize}, {"d", fallback},   {"default", fallback}, {"e", escape},
-    {"escape", escape},    {"float", to_number},       {"format", format}, {"indent", indent},   {"int", to_whole},
-    {"lower", lower},      {"replace", replace},       {"round", rounded}, {"safe", safe},       {"string", string},
-    {"title", title},      {"tojson", tojson},         {"trim", trim},     {"upper", upper},     {{}, nullptr},
+    {"abs", absolute},  {"capitalize", capitalize}, {"d", fallback},    {"default", fallback}, {"e", escape},
+    {"escape", escape}, {"float", to_number},       {"format", format}, {"indent", indent},    {"int", to_whole},
+    {"lower", lower},   {"replace", replace},       {"round", rounded}, {"safe", safe},        {"string", string},
+    {"title", title},   {"tojson", tojson},         {"trim", trim},     {"upper", upper},      {{}, nullptr},
 };
 
 }  // namespace slab::data::jinja

@@ -43,7 +43,8 @@ Window window_of(std::string_view text, const Arguments& arguments, size_t i) {
     return {byte_of_char(text, static_cast<size_t>(begin)), byte_of_char(text, static_cast<size_t>(end)), false};
 }
 
-Value find_in(Evaluator& evaluator, const Value& of, const Arguments& arguments, const char* name, bool last, bool must) {
+Value find_in(Evaluator& evaluator, const Value& of, const Arguments& arguments, const char* name, bool last,
+              bool must) {
     check_count(arguments, 1, 3, name);
     const std::string_view wanted = text_of(arguments.values[0], "what is looked for");
     const Window window = window_of(of.text(), arguments, 1);
@@ -65,7 +66,8 @@ Value count_in(Evaluator& evaluator, const Value& of, const Arguments& arguments
     const std::string_view text = of.text().substr(window.begin, window.end - window.begin);
     if (wanted.empty()) return Value::of(static_cast<int64_t>(count_chars(text)) + 1);
     int64_t count = 0;
-    for (size_t at = find_text(text, wanted); at != text.npos; at = find_text(text, wanted, at + wanted.size())) ++count;
+    for (size_t at = find_text(text, wanted); at != text.npos; at = find_text(text, wanted, at + wanted.size()))
+        ++count;
     return Value::of(count);
 }
 
@@ -127,7 +129,8 @@ Value split(Evaluator& evaluator, const Value& of, const Arguments& arguments, b
     if (between.empty()) refuse("splits at an empty text", "a separator");
     std::vector<size_t> places;
     if (!from_end) {
-        for (size_t at = find_text(text, between); at != text.npos; at = find_text(text, between, at + between.size())) {
+        for (size_t at = find_text(text, between); at != text.npos;
+             at = find_text(text, between, at + between.size())) {
             if (max >= 0 && places.size() == static_cast<size_t>(max)) break;
             places.push_back(at);
         }
@@ -233,9 +236,11 @@ Value zero_fill(Evaluator& evaluator, const Value& of, const Arguments& argument
     return evaluator.binary(Operator::add, evaluator.part(of, 0, sign), filled);
 }
 
-#define METHOD(body) +[]([[maybe_unused]] Evaluator& e, [[maybe_unused]] const Value& t, \
-                         [[maybe_unused]] const Arguments& a) -> Value { body; }
-#define PLAIN(name, body) {name, METHOD(check_count(a, 0, 0, name); body)}
+#define METHOD(body)                                                    \
+    +[]([[maybe_unused]] Evaluator& e, [[maybe_unused]] const Value& t, \
+        [[maybe_unused]] const Arguments& a) -> Value { body; }
+#define PLAIN(name, body) \
+    { name, METHOD(check_count(a, 0, 0, name); body) }
 
 const std::unordered_map<std::string_view, TextMethod>& methods() {
     static const std::unordered_map<std::string_view, TextMethod> kMethods = {
@@ -296,7 +301,9 @@ const std::unordered_map<std::string_view, TextMethod>& methods() {
 
 }  // namespace
 
-bool has_text_method(std::string_view name) { return methods().count(name) != 0; }
+bool has_text_method(std::string_view name) {
+    return methods().count(name) != 0;
+}
 
 Value call_text_method(Evaluator& evaluator, const Value& text, std::string_view name, const Arguments& arguments) {
     const auto found = methods().find(name);

@@ -99,7 +99,8 @@ Value lines_of(Evaluator& evaluator, const Value& text, bool keep_ends) {
 
 // before_of_two: of the filling 0, half or all stands before the text.
 Value padded(Evaluator& evaluator, const Value& text, int64_t width, std::string_view fill, int before_of_two) {
-    if (count_chars(fill) != 1) refuse("fills with a text of " + std::to_string(count_chars(fill)) + " characters", "one");
+    if (count_chars(fill) != 1)
+        refuse("fills with a text of " + std::to_string(count_chars(fill)) + " characters", "one");
     const auto size = static_cast<int64_t>(count_chars(text.text()));
     if (width <= size) return text;
     const auto missing = static_cast<size_t>(width - size);

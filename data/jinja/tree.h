@@ -1,7 +1,7 @@
 // A parsed template. Every node is owned by the tree itself, so that freeing it needs no recursion.
 //
-// Names are resolved before anything is rendered: a variable is a slot of a function's activation (the template's root,
-// a macro, a call block), as Jinja's own compiler has it, or a name of the context that the template never sets.
+// Names are resolved before anything is rendered, as Jinja's own compiler does. A variable is a slot of a function's
+// activation: of the template's root, a macro or a call block. A name that the template never sets is the context's.
 #pragma once
 
 #include <memory>
@@ -63,7 +63,7 @@ using Nodes = std::vector<Node*>;
 struct Place {
     enum class Kind : uint8_t { slot, context };
     Kind kind = Kind::context;
-    uint32_t hops = 0;  // activations outwards
+    uint32_t hops = 0;   // activations outwards
     uint32_t index = 0;  // slot of that activation, or number of the context's name
 };
 
@@ -88,8 +88,7 @@ struct NameNode : Node {
 };
 
 struct AttributeNode : Node {  // object.name, also the target of {% set namespace.name = ... %}
-    AttributeNode(uint32_t at, Node* o, std::string_view n)
-        : Node(NodeKind::attribute, at), object(o), name(n) {}
+    AttributeNode(uint32_t at, Node* o, std::string_view n) : Node(NodeKind::attribute, at), object(o), name(n) {}
     Node* object;
     std::string name;
 };
@@ -167,8 +166,7 @@ struct UnaryNode : Node {
 };
 
 struct BinaryNode : Node {  // kinds binary and logic
-    BinaryNode(NodeKind kind, uint32_t at, Operator o, Node* l, Node* r)
-        : Node(kind, at), op(o), left(l), right(r) {}
+    BinaryNode(NodeKind kind, uint32_t at, Operator o, Node* l, Node* r) : Node(kind, at), op(o), left(l), right(r) {}
     Operator op;
     Node *left, *right;
 };

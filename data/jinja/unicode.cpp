@@ -13,8 +13,8 @@ using namespace unicode_tables;
 
 template <size_t N>
 bool within(const CharRange (&ranges)[N], uint32_t c) {
-    const CharRange* const found =
-        std::lower_bound(std::begin(ranges), std::end(ranges), c, [](const CharRange& r, uint32_t x) { return r.last < x; });
+    const CharRange* const found = std::lower_bound(std::begin(ranges), std::end(ranges), c,
+                                                    [](const CharRange& r, uint32_t x) { return r.last < x; });
     return found != std::end(ranges) && found->first <= c;
 }
 
@@ -97,10 +97,20 @@ bool is_cased_ascii(uint32_t c) {
     return (c | 32) >= 'a' && (c | 32) <= 'z';
 }
 
-bool is_alphabetic(uint32_t c) { return c < 0x80 ? (c | 32) >= 'a' && (c | 32) <= 'z' : within(kAlphabetic, c); }
-bool is_decimal(uint32_t c) { return c < 0x80 ? c >= '0' && c <= '9' : within(kDecimal, c); }
-bool is_digit(uint32_t c) { return is_decimal(c) || (c >= 0x80 && within(kOtherDigit, c)); }
-bool is_numeric(uint32_t c) { return is_digit(c) || (c >= 0x80 && within(kOtherNumeric, c)); }
-bool is_printable(uint32_t c) { return c < 0x80 ? c >= 0x20 && c != 0x7f : !within(kUnprintable, c); }
+bool is_alphabetic(uint32_t c) {
+    return c < 0x80 ? (c | 32) >= 'a' && (c | 32) <= 'z' : within(kAlphabetic, c);
+}
+bool is_decimal(uint32_t c) {
+    return c < 0x80 ? c >= '0' && c <= '9' : within(kDecimal, c);
+}
+bool is_digit(uint32_t c) {
+    return is_decimal(c) || (c >= 0x80 && within(kOtherDigit, c));
+}
+bool is_numeric(uint32_t c) {
+    return is_digit(c) || (c >= 0x80 && within(kOtherNumeric, c));
+}
+bool is_printable(uint32_t c) {
+    return c < 0x80 ? c >= 0x20 && c != 0x7f : !within(kUnprintable, c);
+}
 
 }  // namespace slab::data::jinja

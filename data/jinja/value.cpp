@@ -9,31 +9,39 @@ namespace {
 
 constexpr size_t kEntriesWithoutIndex = 8;
 constexpr uint32_t kMaxKeyWeight = 1000;  // but for texts, whatever their size
-constexpr int kMaxDepth = 200;  // of nested values that are compared; a namespace can hold itself
+constexpr int kMaxDepth = 200;            // of nested values that are compared; a namespace can hold itself
 
 void check_depth(int depth) {
-    if (depth > kMaxDepth) refuse("compares values that are nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (depth > kMaxDepth)
+        refuse("compares values that are nested deeper than " + std::to_string(kMaxDepth) + " levels");
 }
 
 void check_key_weight(const Value& key) {
     if (key.type == Type::tuple && key.weight() > kMaxKeyWeight)
-        refuse("uses a tuple of " + std::to_string(key.weight()) + " values as a key", std::to_string(kMaxKeyWeight) + " at most");
+        refuse("uses a tuple of " + std::to_string(key.weight()) + " values as a key",
+               std::to_string(kMaxKeyWeight) + " at most");
 }
 
-uint32_t sum_of_weights(uint64_t sum, const Value& more) { return static_cast<uint32_t>(std::min<uint64_t>(UINT32_MAX, sum + more.weight())); }
+uint32_t sum_of_weights(uint64_t sum, const Value& more) {
+    return static_cast<uint32_t>(std::min<uint64_t>(UINT32_MAX, sum + more.weight()));
+}
 
 size_t hash_of(const Value& key) {
     check_key_weight(key);
     switch (key.type) {
-        case Type::string: return std::hash<std::string_view>()(key.text());
+        case Type::string:
+            return std::hash<std::string_view>()(key.text());
         case Type::boolean:
-        case Type::integer: return std::hash<int64_t>()(key.whole());
+        case Type::integer:
+            return std::hash<int64_t>()(key.whole());
         case Type::number: {
             const bool is_whole = key.number == std::floor(key.number) && std::abs(key.number) < 9e18;
             return is_whole ? std::hash<int64_t>()(static_cast<int64_t>(key.number)) : std::hash<double>()(key.number);
         }
-        case Type::none: return 1;
-        case Type::undefined: return 2;
+        case Type::none:
+            return 1;
+        case Type::undefined:
+            return 2;
         case Type::tuple: {
             size_t hash = key.size;
             for (size_t i = 0; i < key.size; ++i) hash = hash * 31 + hash_of(key.items[i]);
@@ -41,8 +49,10 @@ size_t hash_of(const Value& key) {
         }
         case Type::list:
         case Type::dict:
-        case Type::view: refuse("uses " + described(key) + " as a key", "text, a number, true, false, none or a tuple of them");
-        default: return 3;
+        case Type::view:
+            refuse("uses " + described(key) + " as a key", "text, a number, true, false, none or a tuple of them");
+        default:
+            return 3;
     }
 }
 
@@ -115,16 +125,21 @@ Value Value::list_of(const Value* items, size_t size, Type type) {
 
 uint32_t Value::weight() const {
     switch (type) {
-        case Type::string: return static_cast<uint32_t>(std::min<size_t>(UINT32_MAX, 1 + size / 64));
+        case Type::string:
+            return static_cast<uint32_t>(std::min<size_t>(UINT32_MAX, 1 + size / 64));
         case Type::list:
         case Type::tuple:
         case Type::dict:
-        case Type::view: return origin == UINT32_MAX ? origin : origin + 1;
-        default: return 1;
+        case Type::view:
+            return origin == UINT32_MAX ? origin : origin + 1;
+        default:
+            return 1;
     }
 }
 
-const Value* Dict::find(std::string_view key) const { return find(Value::text_of(key)); }
+const Value* Dict::find(std::string_view key) const {
+    return find(Value::text_of(key));
+}
 
 const Value* Dict::find(const Value& key) const {
     if (index != nullptr) {
@@ -223,17 +238,25 @@ bool truthy(const Value& value) {
     switch (value.type) {
         case Type::missing:
         case Type::undefined:
-        case Type::none: return false;
-        case Type::boolean: return value.boolean;
-        case Type::integer: return value.integer != 0;
-        case Type::number: return value.number != 0;
+        case Type::none:
+            return false;
+        case Type::boolean:
+            return value.boolean;
+        case Type::integer:
+            return value.integer != 0;
+        case Type::number:
+            return value.number != 0;
         case Type::string:
         case Type::list:
-        case Type::tuple: return value.size != 0;
+        case Type::tuple:
+            return value.size != 0;
         case Type::dict:
-        case Type::view: return value.dict->size != 0;
-        case Type::range: return value.range->size != 0;
-        default: return true;
+        case Type::view:
+            return value.dict->size != 0;
+        case Type::range:
+            return value.range->size != 0;
+        default:
+            return true;
     }
 }
 
@@ -245,25 +268,30 @@ bool equal(const Value& a, const Value& b, int depth) {
     }
     if (a.type != b.type) return false;
     switch (a.type) {
-        case Type::string: return a.text() == b.text();
+        case Type::string:
+            return a.text() == b.text();
         case Type::list:
         case Type::tuple:
             if (a.size != b.size) return false;
             for (size_t i = 0; i < a.size; ++i)
                 if (!equal(a.items[i], b.items[i], depth + 1)) return false;
             return true;
-        case Type::dict: return a.dict == b.dict || equal_dicts(*a.dict, *b.dict, depth);
+        case Type::dict:
+            return a.dict == b.dict || equal_dicts(*a.dict, *b.dict, depth);
         case Type::range:
             return a.range->size == b.range->size &&
-                   (a.range->size == 0 || (a.range->start == b.range->start &&
-                                           (a.range->size == 1 || a.range->step == b.range->step)));
+                   (a.range->size == 0 ||
+                    (a.range->start == b.range->start && (a.range->size == 1 || a.range->step == b.range->step)));
         case Type::view:
             if (a.kind != b.kind || a.dict != b.dict) refuse("compares views of dicts", "lists: dict.keys()|list");
             return true;
-        case Type::function: return a.kind == b.kind;
+        case Type::function:
+            return a.kind == b.kind;
         case Type::undefined:
-        case Type::none: return true;
-        default: return a.items == b.items;  // the same object
+        case Type::none:
+            return true;
+        default:
+            return a.items == b.items;  // the same object
     }
 }
 
@@ -282,14 +310,17 @@ int compare(const Value& a, const Value& b, int depth) {
 void refuse_undefined(const Value& value) {
     const std::string name(value.text());
     switch (static_cast<Undefined>(value.kind)) {
-        case Undefined::variable: refuse("uses \"" + name + "\", which is not defined");
-        case Undefined::attribute: 
+        case Undefined::variable:
+            refuse("uses \"" + name + "\", which is not defined");
+        case Undefined::attribute:
             refuse("uses \"" + name + "\" of " + described(Value::of_type(static_cast<Type>(value.origin))) +
                    ", which does not have it");
         case Undefined::forbidden:
             refuse("uses \"" + name + "\", which a template may not", "", "templates cannot change lists and dicts");
-        case Undefined::refused: refuse("uses \"" + name + "\", which is not implemented");
-        case Undefined::nothing: break;
+        case Undefined::refused:
+            refuse("uses \"" + name + "\", which is not implemented");
+        case Undefined::nothing:
+            break;
     }
     refuse("uses a value that is not defined: " + name);
 }
@@ -303,23 +334,39 @@ bool can_be_key(const Value& value) {
 std::string described(const Value& value) {
     switch (value.type) {
         case Type::missing:
-        case Type::undefined: return "an undefined value";
-        case Type::none: return "none";
-        case Type::boolean: return "true or false";
+        case Type::undefined:
+            return "an undefined value";
+        case Type::none:
+            return "none";
+        case Type::boolean:
+            return "true or false";
         case Type::integer:
-        case Type::number: return "a number";
-        case Type::string: return "text";
-        case Type::list: return "a list";
-        case Type::tuple: return "a tuple";
-        case Type::dict: return "a dict";
-        case Type::view: return "a view of a dict";
-        case Type::range: return "a range";
-        case Type::generator: return "a generator";
-        case Type::name_space: return "a namespace";
-        case Type::macro: return "a macro";
-        case Type::function: return "a function";
-        case Type::method: return "a method";
-        case Type::loop: return "a loop";
+        case Type::number:
+            return "a number";
+        case Type::string:
+            return "text";
+        case Type::list:
+            return "a list";
+        case Type::tuple:
+            return "a tuple";
+        case Type::dict:
+            return "a dict";
+        case Type::view:
+            return "a view of a dict";
+        case Type::range:
+            return "a range";
+        case Type::generator:
+            return "a generator";
+        case Type::name_space:
+            return "a namespace";
+        case Type::macro:
+            return "a macro";
+        case Type::function:
+            return "a function";
+        case Type::method:
+            return "a method";
+        case Type::loop:
+            return "a loop";
     }
     return "";
 }
@@ -327,12 +374,21 @@ std::string described(const Value& value) {
 bool has_length(const Value& value, size_t& size) {
     switch (value.type) {
         case Type::list:
-        case Type::tuple: size = value.size; return true;
+        case Type::tuple:
+            size = value.size;
+            return true;
         case Type::dict:
-        case Type::view: size = value.dict->size; return true;
-        case Type::range: size = value.range->size; return true;
-        case Type::undefined: size = 0; return true;
-        default: return false;
+        case Type::view:
+            size = value.dict->size;
+            return true;
+        case Type::range:
+            size = value.range->size;
+            return true;
+        case Type::undefined:
+            size = 0;
+            return true;
+        default:
+            return false;
     }
 }
 

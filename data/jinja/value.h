@@ -74,8 +74,8 @@ struct Value {
     bool is_safe = false;   // a text marked safe for HTML: what is added to it is escaped
     bool is_mixed = false;  // a text of several origins
     uint8_t kind = 0;       // Undefined, ViewOf or Function
-    // Of all of a text that is not mixed. Elsewhere: the weight of a list, tuple, dict or view, the Type of what lacks an
-    // undefined attribute.
+    // Of all of a text that is not mixed. Elsewhere: the weight of a list, tuple, dict or view, the Type of what lacks
+    // an undefined attribute.
     uint32_t origin = 0;
     union {
         bool boolean;
@@ -109,7 +109,8 @@ struct Value {
     static Value of_type(Type type);
 
     bool is(Type wanted) const { return type == wanted; }
-    // What comparing the value costs in steps: its parts, theirs and so on, each as often as it occurs. At most UINT32_MAX.
+    // What comparing the value costs in steps: its parts, theirs and so on, each as often as it occurs. At most
+    // UINT32_MAX.
     uint32_t weight() const;
     bool is_text() const { return type == Type::string; }
     bool is_list() const { return type == Type::list || type == Type::tuple; }
@@ -125,7 +126,7 @@ struct Entry {
 };
 
 struct Dict {
-    const Entry* entries;   // [size] in the order in which they were put in
+    const Entry* entries;  // [size] in the order in which they were put in
     size_t size;
     const uint32_t* index;  // [index_size] entry + 1, by hash; null for few entries
     size_t index_size;      // a power of two
@@ -178,8 +179,8 @@ class DictBuilder {
 // Throws a Problem for tuples that are too large for a key.
 bool can_be_key(const Value& value);
 bool truthy(const Value& value);
-// Python's ==. Costs the lesser weight; the evaluator's own same() and order() charge it. Throws a Problem where nesting
-// is deep.
+// Python's ==. Costs the lesser weight; the evaluator's own same() and order() charge it. Throws a Problem where
+// nesting is deep.
 bool equal(const Value& a, const Value& b, int depth = 0);
 // Negative, 0 or positive; throws a Problem where Python cannot order them either.
 int compare(const Value& a, const Value& b, int depth = 0);

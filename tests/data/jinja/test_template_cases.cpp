@@ -14,9 +14,13 @@ namespace {
 using namespace slab::data::jinja;
 using Json = nlohmann::ordered_json;
 
-Json fixture() { return Json::parse(std::ifstream("tests/template_cases.json")); }
+Json fixture() {
+    return Json::parse(std::ifstream("tests/template_cases.json"));
+}
 
-uint32_t no_origin(const std::string&) { return kTemplateOrigin; }
+uint32_t no_origin(const std::string&) {
+    return kTemplateOrigin;
+}
 
 RenderOptions at_time(const Json& cases) {
     RenderOptions options;

@@ -36,7 +36,9 @@ std::string refusal(const std::string& source, const Json& json = Json::object()
     }
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
 
 std::string repeated(const std::string& text, size_t times) {
     std::string all;
@@ -64,7 +66,8 @@ TEST_SUITE("cpu") {
         CHECK(has(refusal("{% raw %}x"), "raw block that does not end"));
         CHECK(has(refusal("\xff"), "not valid UTF-8"));
         // A macro's error is where it happens, not where it is called.
-        CHECK(has(refusal("{% macro m() %}\n{{ 1 / 0 }}{% endmacro %}\n\n{{ m() }}"), "line 2, column 6: divides by zero"));
+        CHECK(has(refusal("{% macro m() %}\n{{ 1 / 0 }}{% endmacro %}\n\n{{ m() }}"),
+                  "line 2, column 6: divides by zero"));
         CHECK(refusal("{{ missing_one }}{{ 'x' if false }}") == "");
     }
 
@@ -83,7 +86,8 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("hostile templates: nesting is bounded in parser and evaluator") {
-        for (const char* const open : {"(", "[", "{1:", "-", "not ", "x if ", "x[", "f(", "x.y(", "1 if 1 else ", "x|f("})
+        for (const char* const open :
+             {"(", "[", "{1:", "-", "not ", "x if ", "x[", "f(", "x.y(", "1 if 1 else ", "x|f("})
             CHECK(has(refusal("{{ " + repeated(open, 100'000)), "t.jinja"));
         CHECK(has(refusal(repeated("{% if 1 %}", 10'000)), "nested too deeply"));
         CHECK(has(refusal(repeated("{% for x in y %}", 10'000)), "nested too deeply"));
@@ -98,40 +102,58 @@ TEST_SUITE("cpu") {
         CHECK(has(refusal("{% macro m(x) %}{{ [x, m([x, [x]])] | string }}{% endmacro %}{{ m(1) }}"), "too deeply"));
         const std::string self = "{% set ns = namespace() %}{% set ns.a = [ns] %}";
         CHECK(has(refusal(self + "{{ ns }}"), "deeper than"));
-        CHECK(has(refusal("{% set ns = namespace(a=1) %}{% for i in range(1000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}"),
-                  "deeper than"));
-        CHECK(has(refusal("{% set ns = namespace(a=1, b=1) %}{% for i in range(1000) %}{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}"
+        CHECK(has(
+            refusal(
+                "{% set ns = namespace(a=1) %}{% for i in range(1000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}"),
+            "deeper than"));
+        CHECK(has(refusal("{% set ns = namespace(a=1, b=1) %}{% for i in range(1000) %}{% set ns.a = [ns.a] %}{% set "
+                          "ns.b = [ns.b] %}"
                           "{% endfor %}{{ ns.a == ns.b }}"),
                   "deeper than"));
-        CHECK(has(refusal("{% set ns = namespace(a=[1]) %}{% for i in range(5000) %}{% set ns.a = ns.a | map('string') %}{% endfor %}"
+        CHECK(has(refusal("{% set ns = namespace(a=[1]) %}{% for i in range(5000) %}{% set ns.a = ns.a | map('string') "
+                          "%}{% endfor %}"
                           "{{ ns.a | list }}"),
                   "too deeply"));
-        CHECK(has(refusal("{% set ns = namespace(a=1) %}{% for i in range(1000) %}{% set ns.a = (ns.a,) %}{% endfor %}{{ {ns.a: 1} }}"),
+        CHECK(has(refusal("{% set ns = namespace(a=1) %}{% for i in range(1000) %}{% set ns.a = (ns.a,) %}{% endfor "
+                          "%}{{ {ns.a: 1} }}"),
                   "as a key"));
-        CHECK(has(refusal("{% set ns = namespace(a=1) %}{% for i in range(1000) %}{% set ns.a = (ns.a,) %}{% endfor %}{{ {}[ns.a] }}"),
+        CHECK(has(refusal("{% set ns = namespace(a=1) %}{% for i in range(1000) %}{% set ns.a = (ns.a,) %}{% endfor "
+                          "%}{{ {}[ns.a] }}"),
                   "as a key"));
     }
 
     TEST_CASE("hostile templates: steps and texts and lists and numbers are bounded") {
-        const std::string doubled = "{% set ns = namespace(s=1, r=1) %}{% for i in range(100) %}{% set ns.s = (ns.s, ns.s) %}"
-                                    "{% set ns.r = (ns.r, ns.r) %}{% endfor %}";
-        for (const char* const use : {"ns.s == ns.r", "ns.s < ns.r", "ns.s in [ns.r]", "[ns.s, ns.r] | sort", "[ns.s, ns.r] | max", "{ns.s: 1}",
-                                      "{}[ns.s]", "{}.get(ns.s)", "[ns.s] | unique | list", "ns.s is eq ns.r", "[ns.s].index(ns.r)",
-                                      "ns.s | string", "ns.s | tojson", "[ns.s] | select('eq', ns.r) | list"})
+        const std::string doubled =
+            "{% set ns = namespace(s=1, r=1) %}{% for i in range(100) %}{% set ns.s = (ns.s, ns.s) %}"
+            "{% set ns.r = (ns.r, ns.r) %}{% endfor %}";
+        for (const char* const use :
+             {"ns.s == ns.r", "ns.s < ns.r", "ns.s in [ns.r]", "[ns.s, ns.r] | sort", "[ns.s, ns.r] | max", "{ns.s: 1}",
+              "{}[ns.s]", "{}.get(ns.s)", "[ns.s] | unique | list", "ns.s is eq ns.r", "[ns.s].index(ns.r)",
+              "ns.s | string", "ns.s | tojson", "[ns.s] | select('eq', ns.r) | list"})
             CHECK(has(refusal(doubled + "{{ " + use + " }}"), "t.jinja"));
-        CHECK(has(refusal("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"), "steps"));
+        CHECK(
+            has(refusal("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"), "steps"));
         CHECK(has(refusal("{{ range(100001) }}"), "100000 at most"));
         CHECK(has(refusal("{{ range(-9223372036854775807, 9223372036854775807) | length }}"), "100000 at most"));
         CHECK(has(refusal("{{ 'x' * 100000000 }}"), "steps"));
         CHECK(has(refusal("{{ ('x' * 1000) * 100000 }}"), "bytes"));
         CHECK(has(refusal("{{ [1] * 9223372036854775807 }}"), "t.jinja"));
         CHECK(has(refusal("{{ [1, 2, 3] * 100000 * 100000 }}"), "t.jinja"));
-        CHECK(has(refusal("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"), "t.jinja"));
-        CHECK(has(refusal("{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"), "t.jinja"));
-        CHECK(has(refusal("{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s.replace('x', 'xxxxxxxx') %}{% endfor %}"),
+        CHECK(has(refusal("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s "
+                          "%}{% endfor %}"),
                   "t.jinja"));
-        CHECK(has(refusal("{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s, ns.s] %}{% endfor %}{{ ns.s }}"), "t.jinja"));
-        CHECK(has(refusal("{% set ns = namespace(s=1) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson }}"), "t.jinja"));
+        CHECK(has(
+            refusal("{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"),
+            "t.jinja"));
+        CHECK(has(refusal("{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s.replace('x', "
+                          "'xxxxxxxx') %}{% endfor %}"),
+                  "t.jinja"));
+        CHECK(has(refusal("{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s, ns.s] "
+                          "%}{% endfor %}{{ ns.s }}"),
+                  "t.jinja"));
+        CHECK(has(refusal("{% set ns = namespace(s=1) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% "
+                          "endfor %}{{ ns.s | tojson }}"),
+                  "t.jinja"));
         CHECK(has(refusal("{{ 9223372036854775807 + 1 }}"), "64 bits"));
         CHECK(has(refusal("{{ -9223372036854775807 - 2 }}"), "64 bits"));
         CHECK(has(refusal("{{ (-9223372036854775807 - 1) // -1 }}"), "64 bits"));
@@ -152,17 +174,22 @@ TEST_SUITE("cpu") {
         CHECK(has(refusal("{{ [1] | slice(999999999) | list }}"), "steps"));
         CHECK(has(refusal("{{ [[1]] | tojson(indent=999999999) }}"), "indent"));
         CHECK(has(refusal("{{ strftime_now('%999999999Y') }}"), "strftime_now"));
-        CHECK(refusal("{{ 'abc'[-9223372036854775807:9223372036854775807:9223372036854775807] }}{{ [1, 2][::-9223372036854775807] }}"
-                      "{{ range(5)[::9223372036854775807] }}{{ [1][9223372036854775807] }}{{ 'a'[-9223372036854775807] }}") == "");
+        CHECK(
+            refusal(
+                "{{ 'abc'[-9223372036854775807:9223372036854775807:9223372036854775807] }}{{ [1, "
+                "2][::-9223372036854775807] }}"
+                "{{ range(5)[::9223372036854775807] }}{{ [1][9223372036854775807] }}{{ 'a'[-9223372036854775807] }}") ==
+            "");
         CHECK(has(refusal(std::string(2'000'000, ' ')), "2000000 bytes"));
     }
 
     TEST_CASE("hostile templates: searching is linear however texts repeat themselves") {
         const Json texts = {{"a", std::string(1'000'000, 'a')}, {"b", std::string(500'000, 'a') + "b"}};
         for (const char* const source :
-             {"{{ b in a }}", "{{ a.find(b) }}", "{{ a.rfind(b) }}", "{{ a.count(b) }}", "{{ a.replace(b, 'x') | length }}",
-              "{{ a.split(b) | length }}", "{{ a.rsplit(b) | length }}", "{{ a.partition(b) | length }}", "{{ a.rpartition(b) | length }}",
-              "{{ a.rfind(a[500000:]) }}", "{{ a.strip(b) }}", "{{ a.split() | length }}", "{{ a == b }}"})
+             {"{{ b in a }}", "{{ a.find(b) }}", "{{ a.rfind(b) }}", "{{ a.count(b) }}",
+              "{{ a.replace(b, 'x') | length }}", "{{ a.split(b) | length }}", "{{ a.rsplit(b) | length }}",
+              "{{ a.partition(b) | length }}", "{{ a.rpartition(b) | length }}", "{{ a.rfind(a[500000:]) }}",
+              "{{ a.strip(b) }}", "{{ a.split() | length }}", "{{ a == b }}"})
             CHECK(refusal(source, texts) == "");
     }
 
@@ -177,7 +204,8 @@ TEST_SUITE("cpu") {
         for (size_t i = 0; i < number; ++i) {
             slab::test::Spoiler spoiler(i);
             std::string source;
-            for (size_t k = 1 + spoiler.below(3); k > 0; --k) source += cases[spoiler.below(cases.size())].at("template").get<std::string>();
+            for (size_t k = 1 + spoiler.below(3); k > 0; --k)
+                source += cases[spoiler.below(cases.size())].at("template").get<std::string>();
             if (spoiler.below(8) != 0) source = spoiler.spoilt(source, source.size(), true);
             CAPTURE(i);
             CAPTURE(source);

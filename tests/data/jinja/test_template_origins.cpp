@@ -40,12 +40,15 @@ Rendered rendered(const std::string& source) {
     return Template::compile(source, "t").render(context.finish());
 }
 
-std::string origins(const std::string& source) { return marked(rendered(source)); }
+std::string origins(const std::string& source) {
+    return marked(rendered(source));
+}
 
 std::string generated(const std::string& source) {
     const Rendered result = rendered(source);
     std::string text;
-    for (const Span& span : result.generation) text += "(" + result.text.substr(span.begin, span.end - span.begin) + ")";
+    for (const Span& span : result.generation)
+        text += "(" + result.text.substr(span.begin, span.end - span.begin) + ")";
     return text;
 }
 
@@ -77,7 +80,8 @@ TEST_SUITE("cpu") {
               "1[ Hi <x> ]/2[Hello]|1[ Hi <x> ]/  2[Hello]");
         CHECK(origins("{{ ('a\\n' + parts[1] + 'b') | indent(1) }}") == "a\n 4[c]\n b");
         CHECK(origins("{{ user | e }}") == "1[ Hi ]&lt;1[x]&gt;1[ ]");
-        CHECK(origins("{{ assistant * 2 }}|{{ assistant | title }}|{{ assistant | first }}") == "2[HelloHello]|2[Hello]|2[H]");
+        CHECK(origins("{{ assistant * 2 }}|{{ assistant | title }}|{{ assistant | first }}") ==
+              "2[HelloHello]|2[Hello]|2[H]");
         CHECK(origins("{% for c in user + assistant %}{{ c }}.{% endfor %}").starts_with("1[ ].1[H].1[i]."));
     }
 
@@ -103,18 +107,19 @@ TEST_SUITE("cpu") {
         CHECK(generated("a{% generation %}{% endgeneration %}c").empty());
         CHECK(generated("{% for x in [1, 2] %}-{% generation %}{{ x }}{% endgeneration %}{% endfor %}") == "(1)(2)");
         CHECK(generated("{% generation %}a{% endgeneration %}{% generation %}b{% endgeneration %}") == "(ab)");
-        CHECK(generated("{% macro m() %}x{% generation %}{{ assistant }}{% endgeneration %}y{% endmacro %}<{{ m() | trim }}>") ==
-              "(Hello)");
-        CHECK(generated("{% set x %}{% generation %} {{ user }}{% endgeneration %}{% endset %}{{ x | trim | upper }}") ==
-              "(HI <X>)");
+        CHECK(generated("{% macro m() %}x{% generation %}{{ assistant }}{% endgeneration %}y{% endmacro %}<{{ m() | "
+                        "trim }}>") == "(Hello)");
+        CHECK(
+            generated("{% set x %}{% generation %} {{ user }}{% endgeneration %}{% endset %}{{ x | trim | upper }}") ==
+            "(HI <X>)");
         CHECK(origins("{% generation %}b{{ assistant }}{{ user }}c{% endgeneration %}") == "b2[Hello]1[ Hi <x> ]c");
         CHECK(Template::compile("{% generation %}{% endgeneration %}", "t").has_generation());
         CHECK_FALSE(Template::compile("generation", "t").has_generation());
     }
 
     TEST_CASE("a template says what it reads and mentions") {
-        const Template compiled =
-            Template::compile("{% for m in messages %}{{ m.content }}{{ m['extra'] }}{% endfor %}{% set q = tools %}", "t");
+        const Template compiled = Template::compile(
+            "{% for m in messages %}{{ m.content }}{{ m['extra'] }}{% endfor %}{% set q = tools %}", "t");
         CHECK(compiled.context_names() == std::vector<std::string>{"messages", "tools"});
         CHECK(compiled.mentions("extra"));
         CHECK(compiled.mentions("content"));
