@@ -93,7 +93,7 @@ class Printf {
         Value number = value;
         if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
         if (spec.type == 'd' && value.type == Type::number) {
-            if (!(std::abs(value.number) < 9e18)) refuse("formats a number that is too large as an integer");
+            if (!(std::abs(value.number) < 9e18)) refuse("formats a number as an integer of more than 64 bits");
             number = Value::of(static_cast<int64_t>(value.number));
         }
         if ((spec.type == 'x' || spec.type == 'X' || spec.type == 'o') && !number.is_whole())

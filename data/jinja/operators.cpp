@@ -25,6 +25,12 @@ int64_t floor_quotient(int64_t a, int64_t b) {
     return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
+int64_t floor_remainder(int64_t a, int64_t b) {
+    if (b == -1) return 0;  // the least integer % -1 would overflow
+    const int64_t rest = a % b;
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 double floor_modulo(double a, double b) {
     const double rest = std::fmod(a, b);
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest == 0 ? std::copysign(0.0, b) : rest;
@@ -98,7 +104,7 @@ Value number_operation(Operator op, const Value& left, const Value& right) {
             overflows = __builtin_sub_overflow(int64_t{0}, a, &result);
             break;
         default:
-            return Value::of(b == -1 ? int64_t{0} : a - floor_quotient(a, b) * b);
+            return Value::of(floor_remainder(a, b));
     }
     return checked(overflows, result);
 }
@@ -323,8 +329,10 @@ Value Evaluator::slice_of(const Value& object, std::optional<int64_t> from, std:
     if (object.type == Type::range) {
         const Range& range = *object.range;
         Value value = object;
+        int64_t by = 0;
+        if (__builtin_mul_overflow(range.step, step, &by)) refuse("computes an integer of more than 64 bits");
         value.range = arena_.make<Range>(range.start + places.begin * range.step, range.start + places.end * range.step,
-                                         range.step * places.step, places.count);
+                                         by, places.count);
         return value;
     }
     if (places.step == 1) return Value::list_of(object.items + places.begin, places.count, object.type);
