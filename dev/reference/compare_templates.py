@@ -38,6 +38,7 @@ ON_PURPOSE = (
     "same object",
     "views of dicts",
     "root of a negative",
+    " slice",  # of what has none: Jinja makes a constant one undefined, but raises an error for others
 )
 
 
