@@ -6,7 +6,7 @@
 #
 # TEXT=file: the Bible, where Debian's bible-kjv is not installed.
 # PICTURES_MODEL=gpt2-xl, llama-3.2-1b (fewer boxes in the timeline) or tiny (a test).
-# PICTURES_SECONDS=175: the time for all of it, the build apart.
+# PICTURES_SECONDS=240: the time for all of it, the build apart.
 
 pictures_model=${PICTURES_MODEL:-gpt2-xl}
 pictures_out=$dir/pictures
@@ -86,7 +86,7 @@ part_pictures() {
     build bf16 "$bf16" "$bf16/train_gpt"
     check "the build" "exit status $status" [ "$status" = 0 ]
     part_start=$SECONDS
-    local limit_s=${PICTURES_SECONDS:-175}
+    local limit_s=${PICTURES_SECONDS:-240}
     if ! pictures_shape "$work/shape"; then
         verdict "pictures" fail "PICTURES_MODEL=$pictures_model; wanted gpt2-xl, llama-3.2-1b or tiny"
         return
@@ -113,6 +113,7 @@ part_pictures() {
     fi
     finetune streamed --layer-offloading --num-slots 2 --trace "$pictures_out/trace.json" --trace-steps $traced
     finetune resident
+    say ""
     say "$pictures_title with bytes for tokens: \`train_gpt --from-scratch --adapter none\`, $base_steps steps of" \
         "$((base_rows * base_row_tokens)) bytes of the King James Bible. Then LoRA, r 16, on this project's sources," \
         "\`--recompute block\`, $steps steps of $((rows * row_tokens)) bytes, streamed (\`--layer-offloading --num-slots 2\`) and resident."
