@@ -14,12 +14,14 @@ failure catches it.
     dev/mutants/run.py --resume                                 goes on where a run was stopped
     dev/mutants/run.py --survivors                              names those that passed, of the last run
     dev/mutants/run.py --gpu                                    on a machine with a GPU
+    dev/mutants/run.py --copies 8 --unit-tests-only             several at a time, shell tests later by --resume
 
 CXX is that of make: CXX="ccache g++" spares compiling twice. The exit status is 0 when each fault was caught, 1 when one
 survived, is stale (its text is not in the sources) or does not build, 2 when nothing could be run.
 """
 import argparse
 import collections
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -30,6 +32,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -56,7 +59,7 @@ PATIENCE, LEAST_PATIENCE_S = 4, 60
 
 UNIT_TESTS_PASS = "unit tests pass"  # the shell tests are still to come
 
-Fault = collections.namedtuple("Fault", "id file meaning find replace")
+Fault = collections.namedtuple("Fault", "id file meaning find replace unnoticed")  # unnoticed: why no test can see it
 
 
 class CannotRun(Exception):
@@ -72,6 +75,7 @@ def list_of_faults(path):
 
     `-` lines are the text to find, `+` lines what takes its place; without a `+` line the text goes. White space and
     comments at a line's end match any other, so that formatting moves nothing out of sight. The text must be there once.
+    A `? ` line says why no test notices the fault; --random passes over such faults.
     """
     faults, block = [], None
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -79,19 +83,20 @@ def list_of_faults(path):
             file, separator, meaning = line[2:].partition(": ")
             if not separator:
                 raise CannotRun(f"{path.name}, line {number}: wanted \"@ FILE: MEANING\"")
-            block = {"file": file, "meaning": meaning.strip(), "-": [], "+": []}
+            block = {"file": file, "meaning": meaning.strip(), "-": [], "+": [], "?": []}
             faults.append(block)
-        elif line[:2] in ("- ", "+ ") and block:
+        elif line[:2] in ("- ", "+ ", "? ") and block:
             block[line[0]].append(line[2:])
         elif line.strip() and not line.startswith("#"):
-            raise CannotRun(f"{path.name}, line {number}: is none of \"@ \", \"- \", \"+ \", \"#\"")
+            raise CannotRun(f"{path.name}, line {number}: is none of \"@ \", \"- \", \"+ \", \"? \", \"#\"")
     result = []
     for block in faults:
         find, replace = "\n".join(block["-"]), "\n".join(block["+"])
         if not find.strip():
             raise CannotRun(f"{path.name}: {block['file']}: {block['meaning']}: has no text to find")
         key = "\0".join((block["file"], find, replace))
-        result.append(Fault(hashlib.sha1(key.encode()).hexdigest()[:10], block["file"], block["meaning"], find, replace))
+        result.append(Fault(hashlib.sha1(key.encode()).hexdigest()[:10], block["file"], block["meaning"], find, replace,
+                            " ".join(block["?"])))
     for fault, count in collections.Counter(fault.id for fault in result).items():
         if count > 1:
             raise CannotRun(f"{path.name}: fault {fault} is there {count} times")
@@ -139,8 +144,9 @@ def shell_tests_of(file, gpu):
 class Copy:
     """The copy of the working tree, its build, and the tests in it."""
 
-    def __init__(self, work, gpu, jobs):
-        self.tree, self.gpu = work / "tree", gpu
+    def __init__(self, work, gpu, jobs, cpus=None):
+        work.mkdir(parents=True, exist_ok=True)
+        self.tree, self.gpu, self.cpus = work / "tree", gpu, cpus
         self.build_name = "build-cuda" if gpu else "build"
         self.log = work / "last.log"
         self.make = ["make", "-s", f"-j{jobs}", f"BUILD={self.build_name}", f"BACKEND={'cuda' if gpu else 'cpu'}"]
@@ -170,8 +176,10 @@ class Copy:
             if file.is_file() and name not in wanted and not name.startswith("build"):
                 file.unlink()
         if not self.built() and (ROOT / self.build_name / "obj").is_dir():
-            subprocess.run(["cp", "-a", str(ROOT / self.build_name / "obj"), str(ROOT / self.build_name / "flags"),
-                            str(self.made())], check=False)
+            self.take_build(ROOT / self.build_name)
+
+    def take_build(self, build):
+        subprocess.run(["cp", "-a", str(build / "obj"), str(build / "flags"), str(self.made())], check=False)
 
     def made(self):
         path = self.tree / self.build_name
@@ -187,6 +195,8 @@ class Copy:
         os.chmod(environment["TMPDIR"], 0o755)  # some tests are nobody for a while
         if self.gpu:
             environment["REQUIRE_GPU"] = "1"
+        if self.cpus:
+            command = ["taskset", "-c", ",".join(map(str, self.cpus))] + command
         with open(self.log, "wb") as log:
             process = subprocess.Popen(command, cwd=self.tree, stdout=log, stderr=subprocess.STDOUT, env=environment,
                                        stdin=subprocess.DEVNULL, start_new_session=True)
@@ -301,11 +311,12 @@ def chosen(faults, arguments):
         faults = [f for f in faults if any(room_of(f.file) == r or room_of(f.file).startswith(r + "/") for r in rooms)]
     if arguments.changed_since:
         rooms = rooms_changed_since(arguments.changed_since)
-        faults = [fault for fault in faults if room_of(fault.file) in rooms]
+        faults = [fault for fault in faults if room_of(fault.file) in rooms] or faults
     if arguments.only:
         faults = [f for f in faults if arguments.only in f.id or arguments.only in f"{f.file}: {f.meaning}"]
     if arguments.random is not None:
-        seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
+        faults = [fault for fault in faults if not fault.unnoticed]
+        seed = arguments.seed if arguments.seed is not None else str(random.randrange(10**6))
         print(f"{min(arguments.random, len(faults))} of {len(faults)} faults at random, --seed {seed}")
         faults = random.Random(seed).sample(faults, min(arguments.random, len(faults)))
     return faults
@@ -353,7 +364,8 @@ def report(faults, results):
     for verdict in ("survived", UNIT_TESTS_PASS, "stale", "does not build"):
         for fault in faults:
             if results.get(fault.id, {}).get("verdict") == verdict:
-                print(f"{verdict}: {fault.id}  {fault.file}: {fault.meaning}  {results[fault.id]['by']}")
+                why = fault.unnoticed or results[fault.id]["by"]
+                print(f"{verdict}: {fault.id}  {fault.file}: {fault.meaning}  {why}")
     if len({result["sources"] for result in results.values()}) > 1:
         print("note: some of these verdicts are of other sources; without --resume all are found anew")
     tried = verdicts["caught"] + verdicts["survived"]
@@ -366,17 +378,39 @@ def report(faults, results):
 def arguments_of(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--random", type=int, metavar="N", help="N of the chosen faults")
-    parser.add_argument("--seed", type=int, metavar="S", help="of --random; printed when it is not given")
+    parser.add_argument("--seed", metavar="S", help="of --random; printed when it is not given")
     parser.add_argument("--rooms", metavar="A,B", help="only faults in these rooms, such as kernels,train/run")
-    parser.add_argument("--changed-since", metavar="REV", help="only faults in rooms with a file changed since REV")
+    parser.add_argument("--changed-since", metavar="REV", help="only faults in rooms with a file changed since REV; all when none changed")
     parser.add_argument("--only", metavar="TEXT", help="only faults with TEXT in id, file or meaning")
     parser.add_argument("--gpu", action="store_true", help="the faults of gpu_faults.txt, with BACKEND=cuda")
     parser.add_argument("--check", action="store_true", help="only look for the texts")
     parser.add_argument("--resume", action="store_true", help="keep the verdicts that the last run found")
     parser.add_argument("--survivors", action="store_true", help="only name what the last run did not catch")
     parser.add_argument("--work", type=Path, help="where copy and verdicts lie (build/mutants)")
+    parser.add_argument("--copies", type=int, default=1, metavar="N", help="N copies, each tries a fault at a time")
+    parser.add_argument("--unit-tests-only", action="store_true", help="no shell tests; --resume adds them later")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of make")
     return parser.parse_args(argv)
+
+
+def copies_of(work, arguments):
+    """The first copy, built, and as many more as --copies asks for. Each has its own share of the processors."""
+    count = min(arguments.copies, len(os.sched_getaffinity(0)))
+    if count <= 1:
+        return [Copy(work, arguments.gpu, arguments.jobs)]
+    first = Copy(work, arguments.gpu, arguments.jobs)
+    error = first.build("all", f"{first.build_name}/tests")
+    if error:
+        raise CannotRun(f"the sources do not build as they are: {error}")
+    cpus = sorted(os.sched_getaffinity(0))
+    copies = [first]
+    for number in range(1, count):
+        copies.append(Copy(work / f"copy{number}", arguments.gpu, arguments.jobs))
+        copies[-1].take_build(first.tree / first.build_name)
+    for number, copy in enumerate(copies):
+        copy.cpus = cpus[number::count]
+        copy.make[2] = f"-j{len(copy.cpus)}"
+    return copies
 
 
 def main(argv):
@@ -397,29 +431,41 @@ def main(argv):
     if not arguments.resume:
         results_file.unlink(missing_ok=True)
     results = read_results(results_file)
-    copy = Copy(work, arguments.gpu, arguments.jobs)
+    copies = copies_of(work, arguments)
+    idle, one_at_a_time = list(copies), threading.Lock()
 
-    def try_all(some, judge):
-        for number, fault in enumerate(some, 1):
-            start = time.monotonic()
-            verdict, by = copy.try_fault(fault, judge)
-            result = {"id": fault.id, "file": fault.file, "meaning": fault.meaning, "verdict": verdict, "by": by,
-                      "seconds": round(time.monotonic() - start), "sources": copy.sources}
+    def try_one(fault, judge):
+        with one_at_a_time:
+            copy = idle.pop()
+        start = time.monotonic()
+        verdict, by = copy.try_fault(fault, lambda file: judge(copy, file))
+        result = {"id": fault.id, "file": fault.file, "meaning": fault.meaning, "verdict": verdict, "by": by,
+                  "seconds": round(time.monotonic() - start), "sources": copy.sources}
+        with one_at_a_time:
+            idle.append(copy)
             results[fault.id] = result
             with open(results_file, "a") as file:
                 file.write(json.dumps(result) + "\n")
-            print(f"[{number}/{len(some)}] {verdict:8}  {fault.file}: {fault.meaning}\n    {result['seconds']} s  {by}",
-                  flush=True)
+            print(f"{verdict:8}  {fault.file}: {fault.meaning}\n    {result['seconds']} s  {by}", flush=True)
+
+    def try_all(some, judge, tests):
+        copies[0].measure(tests)
+        for copy in copies:
+            copy.limits_s = copies[0].limits_s
+        with concurrent.futures.ThreadPoolExecutor(len(copies)) as pool:
+            for tried in [pool.submit(try_one, fault, judge) for fault in some]:
+                tried.result()
 
     left = [fault for fault in faults if fault.id not in results]
     if left:
-        copy.measure(["unit"])
-        try_all(left, copy.by_unit_tests)
+        print(f"{len(left)} to try with the unit tests", flush=True)
+        try_all(left, Copy.by_unit_tests, ["unit"])
     left = [fault for fault in faults if results[fault.id]["verdict"] == UNIT_TESTS_PASS]
-    if left:
-        files = [str(place_of(fault, copy.tree)[0].relative_to(copy.tree)) for fault in left]
-        copy.measure(sorted({name for file in files for name in shell_tests_of(file, arguments.gpu)}))
-        try_all(left, copy.by_shell_tests)
+    if left and not arguments.unit_tests_only:
+        print(f"{len(left)} to try with the shell tests", flush=True)
+        files = [str(place_of(fault, copies[0].tree)[0].relative_to(copies[0].tree)) for fault in left]
+        tests = sorted({name for file in files for name in shell_tests_of(file, arguments.gpu)})
+        try_all(left, Copy.by_shell_tests, tests)
     return max(stale, report(faults, results))
 
 
