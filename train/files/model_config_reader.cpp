@@ -271,9 +271,12 @@ RotaryDefaults defaults_of(Family family) {
             return {22016, 32, 0, 151936, 32768, -1, -1};
         case Family::qwen3:
             return {22016, 32, 128, 151936, 32768, -1, -1};
-        default:
+        case Family::llama:
             return {11008, 0, 0, 32000, 2048, 1, 2};
+        case Family::gpt2:
+            break;
     }
+    throw std::logic_error("model family without rotary defaults");
 }
 
 void read_rotary_family(const std::string& where, JsonSection& section, ModelConfig& config) {

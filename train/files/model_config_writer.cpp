@@ -2,6 +2,7 @@
 #include "train/files/model_config_writer.h"
 
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "data/base/json_section.h"
 
@@ -25,9 +26,10 @@ const char* architecture(Family family) {
             return "MistralForCausalLM";
         case Family::qwen2:
             return "Qwen2ForCausalLM";
-        default:
+        case Family::qwen3:
             return "Qwen3ForCausalLM";
     }
+    throw std::logic_error("model family without an architecture");
 }
 
 void put_gpt2(ordered_json& out, const ModelConfig& c) {

@@ -1,4 +1,5 @@
-// train_gpt's flags, one row each (flag_table.cpp): a flag is declared there and nowhere else.
+// train_gpt's flags, one row each (flag_table.cpp): a flag is declared there and nowhere else,
+// but for --config (options.cpp).
 //
 // The parser, --help, the checks of ranges, a run's config.toml, its identity and the search for idle flags read these
 // rows. A flag's default is the initializer of its member in options.h.
@@ -44,7 +45,7 @@ struct FlagRules {
     std::vector<std::string> choices = {};  // empty: any text
     Identity identity = Identity::none;
     Path path = Path::none;
-    const char* needs = nullptr;  // another flag, without which this one is refused
+    const char* needs = nullptr;  // another flag, of an earlier row, without which this one is refused
     // The flag that decides instead of this one, or nullptr. This one is idle then.
     const char* (*idle_beside)(const TrainOptions&) = nullptr;
     bool default_may_idle = false;  // the default asks for nothing, so it is no mistake beside that flag

@@ -19,14 +19,14 @@ std::set<int> tokens_left(const std::vector<float>& logits, const SampleSettings
 }  // namespace
 
 TEST_SUITE("cpu") {
-    TEST_CASE("sampling: top_p keeps the fewest tokens that have the share, also when they have it exactly") {
+    TEST_CASE("sampler: top_p keeps the fewest tokens that have the share, also when they have it exactly") {
         CHECK(tokens_left({1, 1}, {.temperature = 1, .top_p = 0.5}) == std::set{0});
         CHECK(tokens_left({1, 1}, {.temperature = 1, .top_p = 0.51}) == std::set{0, 1});
         CHECK(tokens_left({1, 1, 1, 1}, {.temperature = 1, .top_p = 0.75}) == std::set{0, 1, 2});
         CHECK(tokens_left({0, 5, 0, 0}, {.temperature = 1, .top_p = 0.01}) == std::set{1});
     }
 
-    TEST_CASE("sampling: top_k keeps k tokens, of equals the first") {
+    TEST_CASE("sampler: top_k keeps k tokens, of equals the first") {
         CHECK(tokens_left({1, 1, 1}, {.temperature = 1, .top_k = 2}) == std::set{0, 1});
         CHECK(tokens_left({1, 1, 1}, {.temperature = 1, .top_k = 1}) == std::set{0});
         CHECK(tokens_left({1, 1, 1}, {.temperature = 1, .top_k = 0}) == std::set{0, 1, 2});
