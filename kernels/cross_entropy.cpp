@@ -98,9 +98,9 @@ void cross_entropy(Acc<Number>* losses, Number* logits, const int32_t* targets, 
 
 template <class Number>
 void sum_losses(double* sum, const Number* losses, size_t n, bool accumulate, ThreadPool&) {
-    double total = accumulate ? *sum : 0.0;
+    double total = 0;  // finished before it is added, as a gradient is
     for (size_t i = 0; i < n; ++i) total += losses[i];
-    *sum = total;
+    *sum = (accumulate ? *sum : 0.0) + total;
 }
 
 template void cross_entropy<float>(float*, float*, const int32_t*, size_t, int, float, bool, ThreadPool&);

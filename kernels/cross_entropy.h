@@ -19,7 +19,7 @@ namespace ref {
 template <class Number>
 void cross_entropy(Acc<Number>* losses /*[rows] =*/, Number* logits /*[rows, V]*/, const int32_t* targets /*[rows]*/,
                    size_t rows, int V, Acc<Number> dloss, bool backward, ThreadPool& pool);
-// *sum (= or +=) the losses added up in ascending order, in double
+// *sum (= or +=) the losses added up in ascending order, in double, before they are added to *sum
 template <class Number>
 void sum_losses(double* sum, const Number* losses /*[n]*/, size_t n, bool accumulate, ThreadPool& pool);
 }  // namespace ref

@@ -2,7 +2,8 @@
 //
 // float goes through OpenBLAS with one thread where the build has it. The blocked loop below serves double (tests) and
 // builds without a BLAS, as for ThreadSanitizer, which cannot see into OpenBLAS. Invariant: tiles are a function of
-// shapes alone, and no sum is split over tiles. So the bits of a product do not depend on the threads.
+// shapes alone, and no sum is split over tiles. So the bits of a product do not depend on the threads. A weight's
+// gradient is finished before it is added, so that sums over micro-batches have one order, on one rank or on several.
 #include "kernels/matmul.h"
 
 #include <algorithm>
@@ -244,8 +245,17 @@ void matmul_backward_weight(const MatmulBackwardWeight<Number>& a, ThreadPool& p
     const size_t K = a.K;
     const int depth = to_int(a.rows, "rows");
     for_each_tile(a.N, K, a.rows, pool, [&](size_t n0, int rows, size_t k0, int cols) {
+        // Finished apart and then added: a gemm that accumulates would add its sum in several parts.
+        thread_local std::vector<Acc<Number>> tile;
+        const size_t width = static_cast<size_t>(cols);
+        tile.resize(std::max(tile.size(), static_cast<size_t>(rows) * width));
         gemm(true, false, rows, cols, depth, static_cast<Number>(a.alpha), a.dy + n0, a.ld_dy, a.x + k0, a.ld_x,
-             Number(1), a.dw + n0 * K + k0, K);
+             Number(0), tile.data(), width);
+        for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+            Acc<Number>* const dw = a.dw + (n0 + i) * K + k0;
+            const Acc<Number>* const product = tile.data() + i * width;
+            for (size_t j = 0; j < width; ++j) dw[j] += product[j];
+        }
     });
 }
 

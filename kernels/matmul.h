@@ -38,7 +38,7 @@ struct MatmulBackwardInput {
     bool accumulate = false;  // += instead of =
 };
 
-// dw += alpha * dyᵀ · x
+// dw += alpha * dyᵀ · x, the product finished before it is added
 template <class Number>
 struct MatmulBackwardWeight {
     Acc<Number>* dw;   // [N, K], +=

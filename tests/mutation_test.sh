@@ -13,9 +13,11 @@ out=$build/mutation
 mkdir -p "$out" || exit 1
 cxx=${CXX:-g++}
 plugin="READY FREE FILLED DRAINED ARRIVED ATTACH DETACH REFILL ABANDON"
+ranks="GIVEN TAKEN"
 trainer="UPLOAD READ_BACK"
+plugin="$plugin $ranks"
 plugin_sources="$(ls offload/*.cpp kernels/runtime/*.cpp) tests/main.cpp tests/offload/test_offload_manager.cpp
-    tests/offload/test_host_store.cpp tests/offload/test_waits.cpp"
+    tests/offload/test_host_store.cpp tests/offload/test_waits.cpp tests/kernels/runtime/test_comm.cpp"
 trainer_sources="tests/train/model/test_waits.cpp"
 passed=0 failed=0 skipped=0
 
@@ -37,6 +39,8 @@ cases_of() {
         DETACH) cases="waits: detach frees*" reader=end_late ;;
         REFILL) cases="waits: a resident layer's copy ends*" reader=fill_toy ;;
         ABANDON) cases="waits: a resident layer that fails*" reader=end_late ;;
+        GIVEN) cases="comm: late writers*" reader=write_numbers ;;
+        TAKEN) cases="comm: late readers*" reader=write_numbers ;;
         UPLOAD) cases="waits: tokens stay*" reader=send_tokens ;;
         READ_BACK) cases="waits: a result is read*" reader=StepLoop::collect ;;
     esac
