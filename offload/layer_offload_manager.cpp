@@ -1,9 +1,11 @@
-// Executes a StreamSchedule: each load fills a slot, each visit awaits its slot and lets it go (ring_slot.h).
+// Executes a StreamSchedule: each load fills a slot, each visit awaits its slot and lets it go (ring_slot.h). With a
+// decoder that happens at the visit's beginning, else at its end.
 //
 // The schedule decides, the slots order the two streams, the meter watches. The host waits for the device in attach(),
 // detach() and set_trace() alone. tests/mutation_test.sh removes each marked wait and shows the tests failing.
 #include "offload/layer_offload_manager.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
@@ -19,16 +21,26 @@ std::string layer_text(int layer) {
     return "layer " + std::to_string(layer);
 }
 
+size_t largest_decoded_bytes(const SlabDecoder* decoder, const RingPlan& plan) {
+    size_t bytes = 0;
+    if (decoder == nullptr) return bytes;
+    for (int layer = 0; layer < plan.layers(); ++layer)
+        if (plan.stored_bytes(layer) > 0) bytes = std::max(bytes, decoder->layout(layer).total_bytes());
+    return bytes;
+}
+
 }  // namespace
 
 LayerOffloadManager::LayerOffloadManager(SlabSource& source, RingPlan plan, Stream& compute, Stream& transfer,
-                                         Device& device, OffloadOptions options)
+                                         Device& device, OffloadOptions options, SlabDecoder* decoder)
     : source_(source),
       plan_(std::move(plan)),
       compute_(compute),
       transfer_(transfer),
       device_(device),
       options_(std::move(options)),
+      decoder_(decoder),
+      work_slab_bytes_(largest_decoded_bytes(decoder, plan_)),
       meter_(device, plan_.layers()),
       metered_(source, meter_, options_.disturb),
       schedule_(plan_),
@@ -101,18 +113,22 @@ void LayerOffloadManager::attach() {
     if (attached()) throw std::logic_error("attach: attached already");
     require_closed("attach");
     const bool first = mode_ == Mode::unloaded;
-    device_.memory().require(plan_.ring_bytes() + (first ? plan_.resident_bytes() : 0), "layer offloading",
-                             kBudgetHint);
+    device_.memory().require(plan_.ring_bytes() + (first ? work_slab_bytes_ + plan_.resident_bytes() : 0),
+                             "layer offloading", kBudgetHint);
 
     DeviceBuffer ring;
     if (plan_.slots() > 0)
         ring = DeviceBuffer(device_, plan_.ring_bytes(), MemoryCategory::ring,
                             "ring of " + std::to_string(plan_.slots()) + " slots");
+    DeviceBuffer work_slab;
+    if (first && work_slab_bytes_ > 0)
+        work_slab = DeviceBuffer(device_, work_slab_bytes_, MemoryCategory::ring, "work slab");
     std::vector<RingSlot> slots;
     for (int slot = 0; slot < plan_.slots(); ++slot)
         slots.emplace_back(device_, ring.data() + slot * plan_.slot_bytes());
     if (first) {
         layer_slabs_ = load(false);
+        work_slab_ = std::move(work_slab);
     } else {
         // The last readers of the layers whose memory goes.
         compute_.synchronize();  // guard: ATTACH
@@ -121,6 +137,7 @@ void LayerOffloadManager::attach() {
     ring_ = std::move(ring);
     slots_ = std::move(slots);
     schedule_ = StreamSchedule(plan_);
+    decoded_layer_ = -1;
     mode_ = Mode::streaming;
     meter_.reserve();
     if (first && options_.trace) set_trace(true);
@@ -142,6 +159,7 @@ void LayerOffloadManager::detach() {
     slots_.clear();
     ring_ = {};
     check_.drop();
+    decoded_layer_ = -1;
     mode_ = Mode::resident;
 }
 
@@ -172,22 +190,24 @@ LayerView LayerOffloadManager::begin_layer(int layer) {
         throw std::logic_error("begin_layer: " + layer_text(layer) + " asked for while " + layer_text(open_layer()) +
                                " is open");
     meter_.harvest();
-    LayerView view{layer_slabs_[layer].data(), &source_.layout(layer)};
+    LayerView view{layer_slabs_[layer].data(), decoder_ ? &decoder_->layout(layer) : &source_.layout(layer)};
     if (!attached()) {
+        if (decoder_) view.base = decode(layer, view.base, -1);
         detached_open_layer_ = layer;
     } else {
         const StreamSchedule::Visit visit = schedule_.begin(layer);
         try {
             fill(visit.loads);
+            check_.visited(layer);
+            if (visit.slot >= 0) {
+                meter_.count_visit(visit.announced && visit.in_ring);
+                view.base = slots_[visit.slot].memory();
+                if (!decoder_) await(visit.slot, layer);
+            }
+            if (decoder_) view.base = decode(layer, view.base, visit.slot);
         } catch (...) {
             schedule_.end(layer);
             throw;
-        }
-        check_.visited(layer);
-        if (visit.slot >= 0) {
-            meter_.count_visit(visit.announced && visit.in_ring);
-            await(visit.slot, layer);
-            view.base = slots_[visit.slot].memory();
         }
     }
     visit_span_ = meter_.open_visit(layer, compute_);
@@ -205,7 +225,7 @@ void LayerOffloadManager::end_layer(int layer) {
         detached_open_layer_ = -1;
         return;
     }
-    let_go(layer);
+    if (!decoder_) let_go(layer);
     schedule_.end(layer);
 }
 
@@ -215,6 +235,7 @@ void LayerOffloadManager::fill(const std::vector<SlabLoad>& loads) {
             slots_[loads[i].slot].fill(metered_, loads[i].layer, transfer_);
         } catch (...) {  // the source failed: the slots from here on hold nothing
             for (; i < loads.size(); ++i) schedule_.forget(loads[i].slot);
+            decoded_layer_ = -1;
             check_.drop();
             throw;
         }
@@ -233,6 +254,33 @@ void LayerOffloadManager::await(int slot, int layer) {
 void LayerOffloadManager::let_go(int layer) {
     if (schedule_.open_slot() >= 0) slots_[schedule_.open_slot()].let_go(compute_);
     schedule_.let_go(layer);
+}
+
+// Decodes the slab at `encoded` into the work slab, unless that holds the layer; returns where the layer lies, null for
+// a layer without a slab. slot: where `encoded` lies, -1 for memory of the layer's own. Its last reader is the
+// decoding. Visits before this one read the work slab earlier on the same stream.
+const std::byte* LayerOffloadManager::decode(int layer, const std::byte* encoded, int slot) {
+    if (encoded == nullptr) return nullptr;
+    if (decoded_layer_ != layer) decoded_layer_ = -1;  // guard: TURN
+    if (decoded_layer_ >= 0) {
+        if (slot >= 0)
+            schedule_.let_go(layer);  // `free` stays as the decoding recorded it: nobody has read the slot since
+        return work_slab_.data();
+    }
+    if (slot >= 0) await(slot, layer);
+    disturb(compute_);
+    TimedSpans::Span* span = meter_.open_decode(layer, compute_);
+    try {
+        decoder_->enqueue(layer, encoded, work_slab_.data(), compute_);  // guard: DECODED
+        if (slot >= 0) let_go(layer);
+    } catch (...) {
+        OffloadMeter::close(span, compute_);
+        if (slot >= 0 && schedule_.open_slot() >= 0) let_go(layer);  // what was enqueued before reads the slot
+        throw;
+    }
+    OffloadMeter::close(span, compute_);
+    decoded_layer_ = layer;
+    return work_slab_.data();
 }
 
 const OffloadStats& LayerOffloadManager::stats() {

@@ -4,6 +4,10 @@
 // and when. It expresses every ordering as an event wait between two streams. Invariants: the host never blocks in
 // begin_layer / end_layer; nothing is allocated on the device after attach; slabs never travel back to the host. Used
 // by one host thread at a time. Calls out of turn (begin twice, end of another layer) throw std::logic_error.
+//
+// With a decoder, slabs are encoded wherever they lie: in host memory, slots and resident layers. begin_layer decodes
+// the layer into the one work slab, and its slot is free from there on. A layer that the work slab still holds, as at
+// the turns between forward and backward, is neither waited for nor decoded again.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +20,15 @@
 #include "offload/offload_meter.h"
 #include "offload/ring_plan.h"
 #include "offload/ring_slot.h"
+#include "offload/slab_decoder.h"
 #include "offload/slab_source.h"
 #include "offload/step_check.h"
 #include "offload/stream_schedule.h"
 
 namespace slab::offload {
 
-// Device memory of one layer's slab, valid until end_layer. base is null for a layer without a slab (trained in full).
+// Device memory of one layer's slab as blocks read it, valid until end_layer. base is null for a layer without a slab
+// (trained in full).
 struct LayerView {
     const std::byte* base = nullptr;
     const SlabLayout* layout = nullptr;
@@ -37,17 +43,17 @@ struct OffloadOptions {
 class LayerOffloadManager {
   public:
     // Throws std::invalid_argument when the plan does not fit the source: other layers or sizes, or a streamed layer
-    // that the source cannot copy without blocking the host. Nothing is allocated yet. Source, streams and device must
-    // outlive the manager.
+    // that the source cannot copy without blocking the host. Nothing is allocated yet. Source, streams, device and
+    // decoder must outlive the manager. decoder: null when the source's slabs are as blocks read them.
     LayerOffloadManager(SlabSource& source, RingPlan plan, Stream& compute, Stream& transfer, Device& device,
-                        OffloadOptions options = {});
+                        OffloadOptions options = {}, SlabDecoder* decoder = nullptr);
     ~LayerOffloadManager();
     LayerOffloadManager(const LayerOffloadManager&) = delete;
     LayerOffloadManager& operator=(const LayerOffloadManager&) = delete;
 
-    // Allocates the ring and the resident layers' memory, loads the resident layers. From here on the other layers are
-    // streamed, through a ring that is empty and an order that is yet to be announced. Throws OutOfBudget when the
-    // budget does not hold them; all is then as it was before.
+    // Allocates the ring, the work slab and the resident layers' memory, loads the resident layers. From here on the
+    // other layers are streamed, through a ring that is empty and an order that is yet to be announced. Throws
+    // OutOfBudget when the budget does not hold them; all is then as it was before.
     void attach();
     // Brings every layer back to the device and stops streaming; training goes on with the same bits. Ring and layers
     // lie side by side for a moment. Throws OutOfBudget, naming the bytes missing, when the budget does not hold that;
@@ -65,6 +71,8 @@ class LayerOffloadManager {
     void end_layer(int layer);
 
     const RingPlan& plan() const { return plan_; }
+    // The largest decoded layer, allocated with the first attach() and kept; 0 without a decoder.
+    size_t work_slab_bytes() const { return work_slab_bytes_; }
     std::string report() const { return plan_.report(); }
 
     // Since attach or reset_stats. Times of visits whose kernels are not done yet come later.
@@ -93,6 +101,7 @@ class LayerOffloadManager {
     void fill(const std::vector<SlabLoad>& loads);
     void await(int slot, int layer);
     void let_go(int layer);
+    const std::byte* decode(int layer, const std::byte* encoded, int slot);
 
     SlabSource& source_;
     const RingPlan plan_;
@@ -100,6 +109,8 @@ class LayerOffloadManager {
     Stream& transfer_;
     Device& device_;
     const OffloadOptions options_;
+    SlabDecoder* const decoder_;
+    const size_t work_slab_bytes_;
     OffloadMeter meter_;
     MeteredSource metered_;
 
@@ -109,6 +120,8 @@ class LayerOffloadManager {
     DeviceBuffer ring_;                      // [slots][slot_bytes]
     std::vector<RingSlot> slots_;            // [slots], over ring_
     std::vector<DeviceBuffer> layer_slabs_;  // [L] of the layers on the device for good, or while detached
+    DeviceBuffer work_slab_;                 // with a decoder: the layer decoded last
+    int decoded_layer_ = -1;                 // which; -1: none
     int detached_open_layer_ = -1;           // the open visit when nothing streams
     TimedSpans::Span* visit_span_ = nullptr;
 };

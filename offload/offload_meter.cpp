@@ -8,10 +8,10 @@ namespace slab::offload {
 
 namespace {
 
-// Pairs of timed events: for waits only, and when every visit, copy and wait is traced. A host that is further ahead
-// than this leaves spans out rather than wait.
+// Pairs of timed events: for waits only, and when every visit, copy, wait and decoding is traced. A host that is
+// further ahead than this leaves spans out rather than wait.
 constexpr size_t kWaitSpans = 1024, kTraceSpans = 4096, kMostTraceSpans = 32768;
-constexpr size_t kSpansPerVisit = 3, kRoundsAhead = 8;
+constexpr size_t kSpansPerVisit = 4, kRoundsAhead = 8;
 
 }  // namespace
 
@@ -89,6 +89,11 @@ TimedSpans::Span* OffloadMeter::open_wait(int layer, Stream& compute) {
 
 TimedSpans::Span* OffloadMeter::open_visit(int layer, Stream& compute) {
     return tracing_ ? spans_.open(TraceBox::Kind::visit, layer, 0, compute) : nullptr;
+}
+
+TimedSpans::Span* OffloadMeter::open_decode(int layer, Stream& compute) {
+    ++stats_.decodes;
+    return tracing_ ? spans_.open(TraceBox::Kind::decode, layer, 0, compute) : nullptr;
 }
 
 MeteredSource::MeteredSource(SlabSource& source, OffloadMeter& meter, std::function<void(Stream&)> disturb)

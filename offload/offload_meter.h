@@ -22,6 +22,7 @@ struct OffloadStats {
     uint64_t hits = 0;                      // announced visits whose slab was in the ring or on its way
     // The other visits of streamed layers: not announced, or announced and not in the ring because its load had failed.
     uint64_t misses = 0;
+    uint64_t decodes = 0;          // of slabs into the work slab; visits that found it there are not counted
     int peak_slots = 0;            // slots ever holding a slab at once
     double wait_ms = 0;            // compute stood still for the link
     std::vector<double> stall_ms;  // [L] the same per layer
@@ -52,7 +53,8 @@ class OffloadMeter {
 
     // A span begins when the stream gets here and ends when it gets to close().
     TimedSpans::Span* open_wait(int layer, Stream& compute);
-    TimedSpans::Span* open_visit(int layer, Stream& compute);  // null unless tracing
+    TimedSpans::Span* open_visit(int layer, Stream& compute);   // null unless tracing
+    TimedSpans::Span* open_decode(int layer, Stream& compute);  // likewise; counts the decoding
     static void close(TimedSpans::Span* span, Stream& stream) { TimedSpans::close(span, stream); }
 
   private:

@@ -14,7 +14,7 @@
 namespace slab::offload {
 
 struct TraceBox {
-    enum class Kind { visit, copy, wait } kind;
+    enum class Kind { visit, copy, wait, decode } kind;
     int layer;
     size_t bytes;             // of a copy
     int64_t step;             // the trainer's step that it was enqueued in; 0: none

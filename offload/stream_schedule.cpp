@@ -155,7 +155,8 @@ Simulation simulate(StreamSchedule schedule, const std::vector<int>& order, cons
 std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& order, const VisitTimes& times,
                              int rounds) {
     if (times.visit_ms.size() != order.size() || (!times.then_ms.empty() && times.then_ms.size() != order.size()) ||
-        times.copy_ms.size() != static_cast<size_t>(schedule.layers()))
+        times.copy_ms.size() != static_cast<size_t>(schedule.layers()) ||
+        (!times.decode_ms.empty() && times.decode_ms.size() != times.copy_ms.size()))
         throw std::logic_error("round_ms: times must name every visit and every layer");
     std::vector<double> ready_ms(schedule.slots(), 0), free_ms(ready_ms.size(), 0);
     double transfer_ms = 0, compute_ms = 0;  // when each stream has done what was enqueued so far
@@ -166,6 +167,15 @@ std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& or
             ready_ms[slot] = transfer_ms;
         }
     };
+    int decoded = -1;  // the layer in the work slab
+    const auto decode = [&](int layer, int slot) {
+        if (decoded == layer || times.decode_ms[layer] == 0) return;
+        if (slot >= 0) compute_ms = std::max(compute_ms, ready_ms[slot]);
+        compute_ms += times.decode_ms[layer];
+        if (slot >= 0) free_ms[slot] = compute_ms;
+        decoded = layer;
+    };
+    const bool decodes = !times.decode_ms.empty();
     std::vector<double> result;
     for (int round = 0; round < rounds; ++round) {
         const double began_ms = compute_ms;
@@ -173,9 +183,12 @@ std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& or
         for (size_t v = 0; v < order.size(); ++v) {
             const StreamSchedule::Visit visit = schedule.begin(order[v]);
             copy(visit.loads);
-            if (visit.slot >= 0) compute_ms = std::max(compute_ms, ready_ms[visit.slot]);
+            if (decodes)
+                decode(order[v], visit.slot);
+            else if (visit.slot >= 0)
+                compute_ms = std::max(compute_ms, ready_ms[visit.slot]);
             compute_ms += times.visit_ms[v];
-            if (visit.slot >= 0) free_ms[visit.slot] = compute_ms;
+            if (!decodes && visit.slot >= 0) free_ms[visit.slot] = compute_ms;
             schedule.let_go(order[v]);
             if (!times.then_ms.empty()) compute_ms += times.then_ms[v];
             schedule.end(order[v]);
@@ -185,7 +198,26 @@ std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& or
     return result;
 }
 
+namespace {
+
+double decoded_floor_ms(const PassTimes& t, int streamed_layers, int slots) {
+    const double d = t.decode_ms, decodes_ms = t.pass_decode_ms - d;
+    double forward_ms = t.backward_last_ms + t.optimizer_ms + t.forward_ms - t.forward_last_ms + decodes_ms;
+    double backward_ms = t.forward_last_ms + t.head_ms + t.backward_ms - t.backward_last_ms + decodes_ms;
+    if (streamed_layers > slots) {
+        const double copies_ms = (streamed_layers - slots) * t.copy_ms, later_ms = copies_ms - t.copy_ms + 2 * d;
+        forward_ms =
+            std::max({forward_ms, copies_ms + d, t.backward_last_ms + t.optimizer_ms + t.forward_first_ms + later_ms});
+        backward_ms =
+            std::max({backward_ms, copies_ms + d, t.forward_last_ms + t.head_ms + t.backward_first_ms + later_ms});
+    }
+    return forward_ms + backward_ms;
+}
+
+}  // namespace
+
 double floor_ms(const PassTimes& times, int streamed_layers, int slots) {
+    if (times.decode_ms > 0) return decoded_floor_ms(times, streamed_layers, slots);
     double forward_ms = times.forward_ms, backward_ms = times.backward_ms;
     if (streamed_layers > slots) {
         const double copies_ms = (streamed_layers - slots) * times.copy_ms;

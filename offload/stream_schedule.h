@@ -99,20 +99,35 @@ struct VisitTimes {
     std::vector<double> visit_ms;  // [visits] kernels of each visit
     std::vector<double> then_ms;   // [visits] other work on the compute stream after it (head, optimizer); empty: none
     std::vector<double> copy_ms;   // [L] the copy of each layer's slab
+    // [L] its decoding into the work slab, or 0 for a layer without a slab; empty: slabs are not encoded.
+    std::vector<double> decode_ms = {};
 };
 // Length of each of `rounds` rounds of the order, one after another: two streams in first-in-first-out order, copies
-// waiting for `free`, visits for `ready`, the host ahead of both. The last round of three or more is the steady state.
+// waiting for `free`, visits for `ready`, the host ahead of both. A slot is free after its visit or, with decoding,
+// after that; a layer that the work slab still holds is neither waited for nor decoded. The last round of three or more
+// is the steady state.
 std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& order, const VisitTimes& times,
                              int rounds);
 
-// A lower bound of a streamed training pass. At each turn the next copy has to wait until a slot is let go. The last
-// copy must have landed before the last visit begins.
+// A lower bound of a streamed training pass, with N layers streamed through R slots, each slab copied in c.
+//
+// Without decoding, the next copy at each turn has to wait until a slot is let go, and the last copy must have landed
+// before the last visit begins:
 //   max(N f, (N-R) c + f_first + f_last) + head + max(N b, (N-R) c + b_last + b_first) + optimizer
+// With decoding in d, slots are let go before their visits, and the turns skip one decoding each. So the link works on
+// through head and optimizer. Only its first copy after a turn is sure to: the second one waits for the next decoding.
+// From the last decoding before one turn to that of the other one:
+//   forward:   max((N-R) c + d, b_last + optimizer + max(f_first + (N-R-1) c + 2 d, N f - f_last + (N-1) d))
+//   backward:  max((N-R) c + d, f_last + head + max(b_first + (N-R-1) c + 2 d, N b - b_last + (N-1) d))
+// The floor is the sum of both. Layers that are resident must lie between streamed ones for it; their visits and
+// decodings are part of N f and (N-1) d.
 struct PassTimes {
     double forward_ms, forward_first_ms, forward_last_ms;     // all visits, the first, the last streamed one
     double backward_ms, backward_first_ms, backward_last_ms;  // likewise
     double copy_ms;                                           // c, of one slab
     double head_ms = 0, optimizer_ms = 0;
+    double decode_ms = 0;       // d, of one slab; 0: slabs are not encoded
+    double pass_decode_ms = 0;  // of all layers, once: N d when all stream
 };
 double floor_ms(const PassTimes& times, int streamed_layers, int slots);
 

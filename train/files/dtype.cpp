@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "kernels/half.h"
 #include "train/files/stored_number.h"
 
 namespace slab::train {
@@ -28,21 +29,6 @@ const DTypeInfo& info_of(DType dtype) {
     const DTypeInfo& info = kDTypes[static_cast<size_t>(dtype)];
     assert(info.dtype == dtype);
     return info;
-}
-
-// Float to F16, to nearest even. Beyond the range it becomes an infinity; NaN stays NaN.
-uint16_t narrow_f16(float value) {
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
-    const uint32_t magnitude = bits & 0x7fffffffu;
-    if (magnitude >= 0x7f800000u) return sign | (magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u);
-    if (magnitude < 0x38800000u) {  // below 2^-14: in steps of 2^-24, to which adding 0.5 rounds (its steps are 2^-24)
-        const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
-        return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(rounded) - 0x3f000000u);
-    }
-    const uint32_t even = magnitude >> 13 & 1u;  // a carry goes on into the exponent, as it should
-    const uint32_t half = (magnitude - 0x38000000u + 0xfffu + even) >> 13;
-    return sign | static_cast<uint16_t>(std::min(half, 0x7c00u));
 }
 
 }  // namespace

@@ -1,16 +1,16 @@
-// Decodes GGUF's number types: rows of blocks to floats.
-//
-// A block holds 32 or 256 values of few bits each, with their scales. The layouts are those of ggml's block_q4_0,
-// block_q4_K and so on (github.com/ggml-org/ggml, src/ggml-common.h). A product of scale and quantum has at most 24
-// significant bits, so it is exact in float and at most one addition rounds. So the bits do not depend on what the
-// compiler fuses, and they equal those of the `gguf` Python package.
+// GGUF's number types: which are block formats of kernels/, and rows of all of them as floats.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "data/gguf/gguf.h"
+#include "kernels/block_formats.h"
 
 namespace slab::train {
+
+// Nothing for F32, F16 and BF16, which are no blocks.
+std::optional<BlockFormat> block_format(data::GgmlType type);
 
 // src [elems / block_elems * block_bytes] -> dst [elems]; elems is a multiple of the type's block_elems. Any bytes
 // decode; the caller refuses values that are not finite. Safe from several threads.

@@ -12,6 +12,7 @@
 #include "data/base/display.h"
 #include "data/base/error.h"
 #include "data/base/json_file.h"
+#include "kernels/half.h"
 #include "train/files/stored_number.h"
 
 namespace slab::train {

@@ -1,5 +1,5 @@
-// Numbers of model files on their way into memory: F16 to float, the check for finite values, and storing as T with a
-// count of the values that T cannot hold exactly.
+// Numbers of model files on their way into memory: the check for finite values, and storing as T with a count of the
+// values that T cannot hold exactly.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,6 @@
 #include "kernels/runtime/real.h"
 
 namespace slab::train {
-
-// F16 to float without branches. Shifted into float's place, the exponent is 112 too small. A multiplication corrects
-// it for normal and subnormal values alike; exponent 31 (infinity, NaN) becomes float's own.
-inline float widen_f16(uint16_t half) {
-    const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
-    uint32_t bits = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-    bits |= (half & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
-    return std::bit_cast<float>(bits | static_cast<uint32_t>(half & 0x8000u) << 16);
-}
 
 inline bool is_finite(float value) {
     return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;

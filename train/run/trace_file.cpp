@@ -64,12 +64,14 @@ void write_trace(const std::filesystem::path& file, const std::string& run,
         events.push_back({{"ph", "X"},
                           {"pid", 1},
                           {"tid", box.kind == Kind::copy ? kTransferLane : kComputeLane},
-                          {"name", box.kind == Kind::copy   ? "copy " + layer
-                                   : box.kind == Kind::wait ? "wait for " + layer
-                                                            : layer},
-                          {"cat", box.kind == Kind::copy   ? "copy"
-                                  : box.kind == Kind::wait ? "wait"
-                                                           : "visit"},
+                          {"name", box.kind == Kind::copy     ? "copy " + layer
+                                   : box.kind == Kind::wait   ? "wait for " + layer
+                                   : box.kind == Kind::decode ? "decode " + layer
+                                                              : layer},
+                          {"cat", box.kind == Kind::copy     ? "copy"
+                                  : box.kind == Kind::wait   ? "wait"
+                                  : box.kind == Kind::decode ? "decode"
+                                                             : "visit"},
                           {"ts", box.start_ms * 1e3},
                           {"dur", (box.end_ms - box.start_ms) * 1e3},
                           {"args", args}});
