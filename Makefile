@@ -139,8 +139,9 @@ $(LIB): $(call object_of,$(LIB_SOURCES)) $(BUILD)/flags
 $(foreach s,$(PROGRAM_SOURCES),$(eval $(patsubst %_main.cpp,$(BUILD)/%,$(notdir $s)): \
     $(call object_of,$s) $(if $(filter dev/example_main.cpp,$s),$(PLUGIN_OBJECTS),$(LIB))))
 $(BUILD)/tests: $(call object_of,$(TEST_SOURCES)) $(LIB)
-$(BUILD)/attention_bench: $(call object_of,dev/attention_bench.cu)
-$(PROGRAMS) $(BUILD)/tests $(BUILD)/attention_bench:
+BENCHES := $(patsubst dev/%.cu,$(BUILD)/%,$(wildcard dev/*_bench.cu))
+$(BENCHES): $(BUILD)/%: $(BUILD)/obj/dev/%.cu.o
+$(PROGRAMS) $(BUILD)/tests $(BENCHES):
 	@echo '  link  $@'
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
@@ -179,7 +180,7 @@ clean:
 define HELP
 targets:   all (default)  test  demo  demo-short  demo-smollm2 (fetches a model)  bench  gpu-report
            fat (CUDA for many GPUs, in build-fat/)  source-hash  format  check-format  check-includes  clean
-           build/attention_bench (CUDA: times attention and the tiles that lost)
+           build/attention_bench, build/decode_bench (CUDA: time kernels alone, and the tiles that lost)
 variables: BACKEND=cpu|cuda (cuda where nvcc and a GPU are)  PRECISION=bf16|fp32 (CUDA; the CPU is fp32)
            BLAS=openblas|none  SAN=thread|address (own build directory)  BUILD=build  EXTRA_CXXFLAGS=...
            CUDA_HOME=/usr/local/cuda  NVCC=nvcc (of PATH or CUDA_HOME)  CUDA_ARCHS="80 90" (of the GPUs here)

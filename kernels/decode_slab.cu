@@ -6,7 +6,7 @@ namespace slab {
 void decode_slab(std::span<const DecodePiece> pieces, Stream& stream) {
     const OpScope scope(stream, "decode_slab");
     check_decode_pieces(pieces);
-    decode::launch<decode::DefaultTile>(pieces, native(stream));
+    CUDA_CHECK(decode::launch<decode::DefaultTile>(pieces, native(stream)));
 }
 
 }  // namespace slab

@@ -37,7 +37,7 @@ struct Tile {
     static_assert(kElems % (8 * 256) == 0 && kElems % (8 * kThreads) == 0);
 };
 
-using DefaultTile = Tile<8192, 256, 6>;
+using DefaultTile = Tile<8192, 256, 8>;
 
 template <BlockFormat format>
 inline constexpr int kValues = static_cast<int>(kBlockInfo[static_cast<int>(format)].values);
@@ -229,7 +229,7 @@ __device__ __forceinline__ void decode_tile(char* tile, const std::byte* src, re
     }
 }
 
-// Plain numbers: eight bytes wide where the addresses allow 16, one by one elsewhere.
+// Plain numbers: 16 bytes at a time where the addresses allow that, one by one elsewhere.
 template <class T>
 __device__ __forceinline__ void copy_tile(const std::byte* src, real* dst, int elems) {
     const real* from = reinterpret_cast<const real*>(src);
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) decode_kernel(cons
 }
 
 template <class T>
-void launch(std::span<const DecodePiece> pieces, cudaStream_t stream) {
+cudaError_t launch(std::span<const DecodePiece> pieces, cudaStream_t stream) {
     Table table{};
     size_t tiles = 0;
     for (const DecodePiece& piece : pieces) {
@@ -292,9 +292,9 @@ void launch(std::span<const DecodePiece> pieces, cudaStream_t stream) {
         table.first_tile[i] = static_cast<uint32_t>(tiles);
         tiles += cuda::ceil_div(piece.elems, T::kTileElems);
     }
-    if (tiles == 0) return;
+    if (tiles == 0) return cudaSuccess;
     decode_kernel<T><<<cuda::grid_size(tiles), T::kThreads, 0, stream>>>(table);
-    CUDA_CHECK(cudaGetLastError());
+    return cudaGetLastError();
 }
 
 }  // namespace slab::decode

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 
 #include "offload/host_store.h"
 #include "offload/layer_offload_manager.h"
+#include "offload/slab_decoder.h"
 #include "offload/slab_sender.h"
 #include "tests/poisoning_source.h"
 
@@ -33,8 +35,14 @@ inline std::vector<SlabLayout> toy_layouts(int L) {
     return layouts;
 }
 
+inline uint16_t toy_code(int layer, size_t i) {
+    return static_cast<uint16_t>((static_cast<size_t>(layer + 1) * 2654435761u + i * 40503u) % 1000);
+}
+inline float toy_value(uint16_t code) {
+    return static_cast<float>(code) / 997.0f - 0.5f;
+}
 inline float toy_weight(int layer, size_t i) {
-    return static_cast<float>((static_cast<size_t>(layer + 1) * 2654435761u + i * 40503u) % 1000) / 997.0f - 0.5f;
+    return toy_value(toy_code(layer, i));
 }
 
 inline void fill_toy(const SlabLayout& layout, int layer, std::byte* dst) {
@@ -95,16 +103,73 @@ inline HostStore toy_store(Device& device, const RingPlan& plan, HostStoreOption
     return HostStore(device, layouts, plan, fill, std::move(options));
 }
 
-// A device with two streams, a host store and the toy's own state.
+// The same slabs encoded: 16 bits a weight, which is the whole number that toy_weight computes with.
+inline std::vector<SlabLayout> encoded_toy_layouts(int L) {
+    std::vector<SlabLayout> layouts(static_cast<size_t>(L));
+    const std::vector<SlabLayout> decoded = toy_layouts(L);
+    for (size_t l = 0; l < layouts.size(); ++l)
+        for (const SlabTensor& tensor : decoded[l].tensors()) layouts[l].add(tensor.name, tensor.bytes / 2);
+    return layouts;
+}
+
+inline void fill_encoded_toy(const SlabLayout& layout, int layer, std::byte* dst) {
+    size_t n = 0;
+    for (const SlabTensor& tensor : layout.tensors())
+        for (size_t i = 0; i < tensor.bytes / sizeof(uint16_t); ++i) {
+            const uint16_t code = toy_code(layer, n++);
+            std::memcpy(dst + tensor.offset_bytes + i * sizeof code, &code, sizeof code);
+        }
+}
+
+inline HostStore encoded_toy_store(Device& device, const RingPlan& plan) {
+    const std::vector<SlabLayout> layouts = encoded_toy_layouts(plan.layers());
+    const auto fill = [layouts](int layer, std::byte* dst) { fill_encoded_toy(layouts[layer], layer, dst); };
+    return HostStore(device, layouts, plan, fill, {});
+}
+
+// One decoding. The work slab is poisoned first: a visit that reads it too early, or another layer's, sees that.
+inline void toy_decode(const SlabLayout& encoded, const SlabLayout& decoded, const std::byte* from, std::byte* to) {
+    std::memset(to, 0xFF, decoded.total_bytes());
+    for (size_t t = 0; t < decoded.tensors().size(); ++t)
+        for (size_t i = 0; i < decoded.tensors()[t].bytes / sizeof(float); ++i) {
+            uint16_t code;
+            std::memcpy(&code, from + encoded.offset_bytes(t) + i * sizeof code, sizeof code);
+            const float value = toy_value(code);
+            std::memcpy(to + decoded.offset_bytes(t) + i * sizeof value, &value, sizeof value);
+        }
+}
+
+class ToyDecoder final : public SlabDecoder {
+  public:
+    explicit ToyDecoder(int L) : encoded_(encoded_toy_layouts(L)), decoded_(toy_layouts(L)) {}
+    const SlabLayout& layout(int layer) const override { return decoded_[static_cast<size_t>(layer)]; }
+    void enqueue(int layer, const std::byte* encoded, std::byte* work, Stream& compute) override {
+        ++enqueued;
+        if (late_us > 0) delay_async(late_us, compute);
+        compute.enqueue("toy decode", [this, layer, encoded, work](ThreadPool&) {
+            toy_decode(encoded_[static_cast<size_t>(layer)], layout(layer), encoded, work);
+        });
+        if (layer == failing_layer) throw std::runtime_error("the decoder fails");
+    }
+    int enqueued = 0;
+    int late_us = 0;  // of delay before each decoding
+    int failing_layer = -1;
+
+  private:
+    std::vector<SlabLayout> encoded_, decoded_;
+};
+
+// A device with two streams, a host store and the toy's own state. encoded: slabs travel encoded, and are decoded.
 struct Toy {
-    explicit Toy(int L_, const RingOptions& ring = {}, size_t budget_bytes = 0)
+    explicit Toy(int L_, const RingOptions& ring = {}, size_t budget_bytes = 0, bool encoded = false)
         : L(L_),
           device({.threads = 1, .budget_bytes = budget_bytes}),
           compute(device, "compute"),
           transfer(device, "transfer"),
-          plan(slab_bytes(toy_layouts(L_)), ring),
-          store(toy_store(device, plan)),
+          plan(slab_bytes(encoded ? encoded_toy_layouts(L_) : toy_layouts(L_)), ring),
+          store(encoded ? encoded_toy_store(device, plan) : toy_store(device, plan)),
           sender(store, device),
+          decoder(encoded ? std::make_unique<ToyDecoder>(L_) : nullptr),
           source(sender),
           values(kState * static_cast<size_t>(L_ + 1), 0.25f) {}
     ~Toy() {
@@ -114,7 +179,8 @@ struct Toy {
 
     LayerOffloadManager& make(OffloadOptions options = {}) { return make_with(plan, std::move(options)); }
     LayerOffloadManager& make_with(const RingPlan& other, OffloadOptions options = {}) {
-        manager = std::make_unique<LayerOffloadManager>(source, other, compute, transfer, device, std::move(options));
+        manager = std::make_unique<LayerOffloadManager>(source, other, compute, transfer, device, std::move(options),
+                                                        decoder.get());
         return *manager;
     }
 
@@ -148,6 +214,7 @@ struct Toy {
     RingPlan plan;
     HostStore store;
     SlabSender sender;
+    std::unique_ptr<ToyDecoder> decoder;  // null: slabs are as the visits read them
     PoisoningSource source;
     std::vector<float> values;  // [1 + L][kState] state, then each layer's trained vector; compute stream only
     std::vector<int> visited;
