@@ -171,7 +171,7 @@ void decode_all(const BlockInfo& info, const std::byte* src, T* dst, size_t elem
         if constexpr (std::is_same_v<T, float>) {
             decode(src, dst);
         } else {
-            float wide[kMostValues];
+            float wide[kMostValues] = {};
             decode(src, wide);
             for (size_t i = 0; i < info.values; ++i) dst[i] = to_bf16(wide[i]);
         }
@@ -191,10 +191,11 @@ float inverse(float x) {
     return std::isfinite(y) ? y : 0.0f;
 }
 
+// Of finite numbers: without their sign, bits are in the order of the values, and a loop over whole numbers is fast.
 float largest_magnitude(const float* src, size_t count) {
-    float largest = 0;
-    for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(src[i]));
-    return largest;
+    uint32_t largest = 0;
+    for (size_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(src[i]) & 0x7fffffffu);
+    return std::bit_cast<float>(largest);
 }
 
 bool encode_q8_0(const float* src, std::byte* block) {

@@ -7,12 +7,15 @@
     weights.values               float32: Gaussian, heavy tails, halves, zeros, the smallest and the largest
     q8_0.encoded, nf4.encoded    the same weights encoded
 
-NF4's code values and the midpoints between them are those of bitsandbytes' csrc/kernels.cu (dQuantizeNF4). The script
-computes with them in float32, as that code does: x * (1 / absmax), compared with the midpoints. With --bitsandbytes it
-also asks an installed bitsandbytes (CPU) to decode the blocks, and fails where the bits differ.
+NF4's code values are bitsandbytes'; its encoder (backends/default/ops.py) counts the midpoints that are below
+x * (1 / absmax), in float32, as this script does. With --bitsandbytes the library itself decodes the blocks, and the
+script fails where the bits differ. The wheel's CPU library needs no torch:
+
+    pip download --no-deps bitsandbytes==0.50.2 && unzip bitsandbytes-*.whl bitsandbytes/libbitsandbytes_cpu.so
 """
 
 import argparse
+import ctypes
 import os
 import zlib
 
@@ -73,22 +76,26 @@ def pack_nf4(absmax, codes):
     return b"".join(a.tobytes() + p.tobytes() for a, p in zip(absmax, packed))
 
 
-def nf4_blocks(with_bitsandbytes):
+def check_nf4(library, absmax, codes, values):
+    """The values are those of bitsandbytes' dequantize_4bit on the CPU."""
+    packed = np.ascontiguousarray(codes[:, 0::2] << 4 | codes[:, 1::2], dtype=np.uint8)
+    theirs = np.full(values.shape, np.nan, dtype=np.float32)
+    at = lambda array: ctypes.c_void_p(array.ctypes.data)
+    ctypes.CDLL(library).cdequantize_blockwise_cpu_nf4_fp32(
+        at(packed), at(absmax), at(theirs), ctypes.c_longlong(BLOCK), ctypes.c_longlong(1), ctypes.c_longlong(codes.size))
+    if not np.array_equal(theirs.view(np.uint32), values.view(np.uint32)):
+        raise SystemExit("NF4: bitsandbytes decodes to other bits")
+    print(f"NF4: {values.size} values have the bits of bitsandbytes' CPU library")
+
+
+def nf4_blocks(library):
     rng = rng_of("NF4")
     codes = rng.integers(0, 16, (32, BLOCK), dtype=np.uint8)
     absmax = np.abs(rng.standard_normal(len(codes))).astype(np.float32)
     absmax[:4] = [0.0, 1e-40, 3.3e38, 1.0]
     values = nf4_values(absmax, codes)
-    if with_bitsandbytes:
-        import torch
-        import bitsandbytes.functional as bnb
-        packed = torch.from_numpy((codes[:, 0::2] << 4 | codes[:, 1::2]).reshape(-1, 1))
-        state = bnb.QuantState(absmax=torch.from_numpy(absmax), shape=torch.Size([codes.size]), blocksize=BLOCK,
-                               quant_type="nf4", dtype=torch.float32, code=bnb.get_4bit_type("nf4", device="cpu"))
-        theirs = bnb.dequantize_4bit(packed, state).numpy().reshape(values.shape)
-        differ = theirs.view(np.uint32) != values.view(np.uint32)
-        assert not differ[np.abs(values) >= 2.0**-126].any(), "bitsandbytes decodes to other bits"
-        print("nf4          bitsandbytes", __import__("bitsandbytes").__version__, "decodes to the same bits")
+    if library:
+        check_nf4(library, absmax, codes, values)
     return pack_nf4(absmax, codes), values
 
 
@@ -122,7 +129,7 @@ def weights():
 def main():
     parser = argparse.ArgumentParser(description="Make the blocks that the tests read.")
     parser.add_argument("--out", metavar="DIR", required=True, help="where to write them")
-    parser.add_argument("--bitsandbytes", action="store_true", help="compare NF4 with the bitsandbytes installed here")
+    parser.add_argument("--bitsandbytes", metavar="LIB", help="compare NF4 with this libbitsandbytes_cpu.so")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
 
