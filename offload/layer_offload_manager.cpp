@@ -256,9 +256,9 @@ void LayerOffloadManager::let_go(int layer) {
     schedule_.let_go(layer);
 }
 
-// Decodes the slab at `encoded` into the work slab, unless that holds the layer; returns where the layer lies, null for
-// a layer without a slab. slot: where `encoded` lies, -1 for memory of the layer's own. Its last reader is the
-// decoding. Visits before this one read the work slab earlier on the same stream.
+// Decodes the slab at `encoded` into the work slab, unless that holds the layer already. Returns where the layer lies;
+// null for a layer without a slab. slot: where `encoded` lies, -1 for memory of the layer's own. The decoding is the
+// slot's last reader. Visits before this one read the work slab earlier on the same stream.
 const std::byte* LayerOffloadManager::decode(int layer, const std::byte* encoded, int slot) {
     if (encoded == nullptr) return nullptr;
     if (decoded_layer_ != layer) decoded_layer_ = -1;  // guard: TURN

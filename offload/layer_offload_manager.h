@@ -5,9 +5,9 @@
 // begin_layer / end_layer; nothing is allocated on the device after attach; slabs never travel back to the host. Used
 // by one host thread at a time. Calls out of turn (begin twice, end of another layer) throw std::logic_error.
 //
-// With a decoder, slabs are encoded wherever they lie: in host memory, slots and resident layers. begin_layer decodes
-// the layer into the one work slab, and its slot is free from there on. A layer that the work slab still holds, as at
-// the turns between forward and backward, is neither waited for nor decoded again.
+// With a decoder, slabs are encoded in host memory, slots and resident layers. begin_layer decodes the layer into the
+// one work slab, and its slot is free from there on. At the turns between forward and backward the work slab still
+// holds the layer; then it is neither waited for nor decoded again.
 #pragma once
 
 #include <cstddef>

@@ -111,16 +111,19 @@ std::vector<double> round_ms(StreamSchedule schedule, const std::vector<int>& or
 
 // A lower bound of a streamed training pass, with N layers streamed through R slots, each slab copied in c.
 //
-// Without decoding, the next copy at each turn has to wait until a slot is let go, and the last copy must have landed
-// before the last visit begins:
+// Without decoding, the next copy at each turn has to wait until a slot is let go. The last copy must have landed
+// before the last visit begins.
+//
 //   max(N f, (N-R) c + f_first + f_last) + head + max(N b, (N-R) c + b_last + b_first) + optimizer
+//
 // With decoding in d, slots are let go before their visits, and the turns skip one decoding each. So the link works on
-// through head and optimizer. Only its first copy after a turn is sure to: the second one waits for the next decoding.
-// From the last decoding before one turn to that of the other one:
+// through head and optimizer. The first copy after a turn can start at once, the second one after the next decoding.
+// The floor is the sum of two parts, each from the last decoding before one turn to that before the other.
+//
 //   forward:   max((N-R) c + d, b_last + optimizer + max(f_first + (N-R-1) c + 2 d, N f - f_last + (N-1) d))
 //   backward:  max((N-R) c + d, f_last + head + max(b_first + (N-R-1) c + 2 d, N b - b_last + (N-1) d))
-// The floor is the sum of both. Layers that are resident must lie between streamed ones for it; their visits and
-// decodings are part of N f and (N-1) d.
+//
+// Resident layers must lie between streamed ones for it; their visits and decodings are part of N f and (N-1) d.
 struct PassTimes {
     double forward_ms, forward_first_ms, forward_last_ms;     // all visits, the first, the last streamed one
     double backward_ms, backward_first_ms, backward_last_ms;  // likewise

@@ -1,8 +1,8 @@
 // Slabs that travel encoded, through the toy decoder: whatever the mix and the timing, the bits are those of the
 // resident run on decoded slabs.
 //
-// Slots are poisoned before each copy and the work slab before each decoding (toy_streaming.h), so a decoding that
-// reads too early, a slot overwritten too soon and a work slab of another layer all show.
+// Slots are poisoned before each copy, and the work slab before each decoding (toy_streaming.h). A decoding that reads
+// too early, a slot overwritten too soon and another layer's work slab all show in the bits.
 #if !defined(SLABSTREAM_CUDA)
 #include <doctest/doctest.h>
 

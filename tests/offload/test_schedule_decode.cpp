@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "offload/stream_schedule.h"
@@ -51,9 +52,10 @@ TEST_SUITE("cpu") {
         // Four layers through two slots, forward 2 ms, backward 4 ms, decoding 1 ms, head 5 ms, optimizer 1 ms. A copy
         // of 3 ms hides: compute alone is 8 + 5 + 16 + 1, and six of eight visits decode.
         CHECK(steady_ms(4, 1, 2, Equal{2, 4, 3, 1, 5, 1}.visits(4)) == doctest::Approx(36));
-        // A copy of 10 ms, from the end of layer 0's decoding in the backward pass on. Forward: copies of 2 and 3 0-20,
-        // decoding of 3 20-21. Its slot is free: copy of 1 21-31. f3 21-23, head 23-28, b3 28-32, decoding of 2 32-33,
-        // and its slot is free: copy of 0 33-43, decoding 43-44, where the next round begins.
+        // A copy of 10 ms, from the end of layer 0's decoding in the backward pass on. Copies of 2 and 3 take 0-20, the
+        // decoding of 3 20-21. Its slot is free, so the copy of 1 takes 21-31. On compute follow f3 21-23, head 23-28,
+        // b3 28-32 and the decoding of 2, 32-33. That slot is free: the copy of 0 takes 33-43. Its decoding ends at 44,
+        // where the next round begins.
         const Equal slow{2, 4, 10, 1, 5, 1};
         CHECK(steady_ms(4, 1, 2, slow.visits(4)) == doctest::Approx(44));
         CHECK(floor_ms(slow.pass(4), 4, 2) == doctest::Approx(44));
