@@ -10,8 +10,10 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "kernels/cuda_common.cuh"
@@ -19,14 +21,14 @@
 
 namespace slab::decode {
 
-// The pieces as the kernel takes them: piece i has the tiles from first_tile[i] on.
+// The pieces as the kernel takes them: piece i has the tiles from first_tile[i] on. Behind the last one that is
+// UINT32_MAX.
 struct Table {
     const std::byte* src[kMostDecodePieces];
     real* dst[kMostDecodePieces];
     size_t elems[kMostDecodePieces];
     uint32_t first_tile[kMostDecodePieces];
     BlockFormat format[kMostDecodePieces];
-    int pieces;
 };
 
 // kTileElems: a multiple of 8 blocks of any format, and of what kThreads threads decode at a time.
@@ -247,7 +249,9 @@ template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) decode_kernel(const __grid_constant__ Table table) {
     __shared__ __align__(16) char tile[T::kMostBytes + 16];  // loose reads go up to 8 bytes beyond
     int piece = 0;
-    for (int i = 1; i < table.pieces; ++i) piece = blockIdx.x >= table.first_tile[i] ? i : piece;
+#pragma unroll
+    for (int i = 1; i < static_cast<int>(kMostDecodePieces); ++i)  // comparisons with constants: no load, no branch
+        piece += blockIdx.x >= table.first_tile[i] ? 1 : 0;
     const size_t first = static_cast<size_t>(blockIdx.x - table.first_tile[piece]) * T::kTileElems;
     const size_t left = table.elems[piece] - first;
     const int elems = left < T::kTileElems ? static_cast<int>(left) : T::kTileElems;
@@ -283,13 +287,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinBlocks) decode_kernel(cons
 template <class T>
 cudaError_t launch(std::span<const DecodePiece> pieces, cudaStream_t stream) {
     Table table{};
+    std::fill(std::begin(table.first_tile), std::end(table.first_tile), UINT32_MAX);
     size_t tiles = 0;
+    int i = 0;
     for (const DecodePiece& piece : pieces) {
         if (piece.elems == 0) continue;
-        const int i = table.pieces++;
         table.src[i] = piece.src, table.dst[i] = piece.dst, table.elems[i] = piece.elems;
         table.format[i] = piece.format;
-        table.first_tile[i] = static_cast<uint32_t>(tiles);
+        table.first_tile[i++] = static_cast<uint32_t>(tiles);
         tiles += cuda::ceil_div(piece.elems, T::kTileElems);
     }
     if (tiles == 0) return cudaSuccess;

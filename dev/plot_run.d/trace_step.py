@@ -1,6 +1,7 @@
 """Compute and transfer in one step, from a Chrome trace that train_gpt --trace wrote.
 
-A box is a visit of a layer, a wait for its copy, or a copy; the line from a copy ends at the visit that reads what it brought.
+A box is a visit of a layer, a wait for its copy, a copy, or the decoding of a slab that travels encoded. The line from a copy ends
+at the visit that reads what it brought.
 The trace times layers only: what lies between them (head, optimizer, embedding) is left white.
 """
 
@@ -8,7 +9,7 @@ import json
 import math
 
 from style import (
-    BLUE, FAINT_INK, GREEN, INK, SKY, VERMILION, WIDTH_INCHES,
+    BLUE, FAINT_INK, GREEN, INK, ORANGE, SKY, VERMILION, WIDTH_INCHES,
     Refusal, header, memory_text, pyplot, read_bytes, save,
 )  # fmt: skip
 
@@ -33,7 +34,7 @@ def read_boxes(path):
         raise Refusal(f"{path}: traceEvents is no list; wanted a trace that train_gpt --trace wrote")
     boxes = []
     for i, event in enumerate(events):
-        if not isinstance(event, dict) or event.get("cat") not in ("visit", "wait", "copy"):
+        if not isinstance(event, dict) or event.get("cat") not in ("visit", "wait", "copy", "decode"):
             continue
         try:
             start, length = float(event["ts"]) / 1e3, float(event["dur"]) / 1e3
@@ -119,7 +120,7 @@ class Timeline:
             facecolor=colour, edgecolor=colour if narrow else "white", linewidth=0.6, alpha=alpha,
             hatch=None if narrow else hatch,
         )  # fmt: skip
-        if box.kind != "wait":
+        if box.kind in ("visit", "copy"):
             self.text(box.start_ms, box.end_ms, middle, str(box.layer), color=ink, fontsize=7.5)
 
     def arrival(self, copy, visit):
@@ -141,6 +142,7 @@ def draw_trace(arguments):
     all_visits = [b for b in compute if b.kind == "visit"]
     visits = [b for b in mine if b.kind == "visit"]
     waits = [b for b in mine if b.kind == "wait"]
+    decodes = [b for b in mine if b.kind == "decode"]
     copies = [b for b in boxes if b.kind == "copy" and b.step == step]
     forward = is_forward(visits)
     # A step goes on to the next one's first visit: between them lies the optimizer.
@@ -165,6 +167,8 @@ def draw_trace(arguments):
         (Patch(facecolor=VERMILION, edgecolor="white", hatch="/////"), "waiting for a copy"),
         (Patch(color=GREEN), "copy of a layer to the device"),
     ]
+    if decodes:
+        kinds.insert(2, (Patch(color=ORANGE), "decoding"))
     title = arguments.title or f"Step {step}: one layer a box, with its number"
     top = header(figure, title, tuple(zip(*kinds)), step_summary(visits, waits, copies, last_ms - zero_ms))
     grid = figure.add_gridspec(rows, 1, left=0.085, right=0.985, top=top - 0.05 / height, bottom=0.42 / height,
@@ -175,6 +179,8 @@ def draw_trace(arguments):
         timeline = Timeline(axes, zero_ms + row * row_ms, zero_ms + (row + 1) * row_ms, zero_ms)
         for wait in waits:
             timeline.box(wait, VERMILION, hatch="/////")
+        for decode in decodes:
+            timeline.box(decode, ORANGE)
         for visit, up in zip(visits, forward):
             timeline.box(visit, SKY if up else BLUE, INK if up else "white")
         for copy in (b for b in boxes if b.kind == "copy"):
