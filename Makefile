@@ -70,6 +70,10 @@ NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xcompiler -Wall,-Wextra --expt-relaxed-co
              $(foreach a,$(CUDA_ARCHS:90=90a),-gencode arch=compute_$a,code=sm_$a)  # 90a: Hopper's own instructions
 CPPFLAGS += -I$(CUDA_HOME)/include -DSLABSTREAM_CUDA $(if $(filter bf16,$(PRECISION)),-DSLABSTREAM_BF16)
 LDLIBS   += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart
+ifeq ($(NCCL),links)
+CPPFLAGS += -DSLABSTREAM_NCCL
+LDLIBS   += -lnccl
+endif
 else
 override PRECISION := fp32
 ifeq ($(BLAS)-$(OPENBLAS),openblas-links)

@@ -29,6 +29,7 @@
 #include "train/files/safetensors.h"
 #include "train/model/memory_plan.h"
 #include "train/model/step_loop.h"
+#include "train/run/rank_team.h"
 #include "train/run/session.h"
 #include "train/spec/micro_batch.h"
 #include "train/spec/trained_table.h"
@@ -106,22 +107,23 @@ std::vector<std::vector<MicroBatch>> read_batches(const SafetensorsFile& file, c
     return steps;
 }
 
+// Of one rank; only the first one's is printed.
 class Report {
   public:
+    explicit Report(bool printed) : printed_(printed) {}
     void check(const std::string& name, double error, double tolerance) {
         const bool pass = error <= tolerance;  // false for NaN
-        std::printf("%s %s %.3g %.3g\n", pass ? "PASS" : "FAIL", name.c_str(), error, tolerance);
+        if (printed_ || !pass) std::printf("%s %s %.3g %.3g\n", pass ? "PASS" : "FAIL", name.c_str(), error, tolerance);
         (pass ? passed_ : failed_)++;
     }
     // Over the results' bits: equal digests mean equal results, run against run.
     void digest(const void* data, size_t bytes) { digest_.add(data, bytes); }
-    int finish() const {
-        std::printf("bits %016llx\n%d passed, %d failed\n", static_cast<unsigned long long>(digest_.value()), passed_,
-                    failed_);
-        return failed_ == 0 ? 0 : 1;
-    }
+    unsigned long long bits() const { return static_cast<unsigned long long>(digest_.value()); }
+    int passed() const { return passed_; }
+    int failed() const { return failed_; }
 
   private:
+    const bool printed_;
     int passed_ = 0, failed_ = 0;
     data::Fnv1a digest_;
 };
@@ -194,12 +196,12 @@ void compare_updated(Report& report, const SafetensorsFile& file, const std::str
 }
 
 // Slabs that the steps after the first one load. The ring is as run() left it, after one evaluation and one step.
-size_t scheduled_loads(const ModelLayout& layout, int steps, int accum) {
+size_t scheduled_loads(const ModelLayout& layout, int steps, size_t accum) {
     offload::StreamSchedule schedule(layout.ring);
     schedule = offload::simulate(schedule, layout.evaluation_visits(), layout.evaluation_visits()).after;
     const std::vector<int> order = layout.training_visits();
     std::vector<int> made;
-    for (int micro = 0; micro < accum; ++micro) made.insert(made.end(), order.begin(), order.end());
+    for (size_t micro = 0; micro < accum; ++micro) made.insert(made.end(), order.begin(), order.end());
     size_t loads = 0;
     for (int step = 0; step < steps; ++step) {
         offload::Simulation simulation = offload::simulate(schedule, order, made);
@@ -209,15 +211,17 @@ size_t scheduled_loads(const ModelLayout& layout, int steps, int accum) {
     return loads;
 }
 
-// stats: of the steps after the first. A pass that visits every layer twice moves 2(N - R) slabs, whatever
-// the schedule. Other passes are compared with the schedule, simulated here.
-void check_traffic(Report& report, const ModelLayout& layout, const offload::OffloadStats& stats, const Expected& e) {
+// micro_batches: that this rank takes in a step. stats: of the steps after the first. A pass that visits every layer
+// twice moves 2(N - R) slabs, whatever the schedule. Other passes are compared with the schedule, simulated here.
+void check_traffic(Report& report, const ModelLayout& layout, const offload::OffloadStats& stats, const Expected& e,
+                   size_t micro_batches) {
     const size_t N = layout.ring.streamed().size(), R = static_cast<size_t>(layout.ring.slots());
     if (N == 0) return;
     report.check("unannounced_visits", static_cast<double>(stats.misses), 0);
-    const size_t passes = static_cast<size_t>(e.steps - 1) * static_cast<size_t>(e.accum);
-    const size_t wanted =
-        layout.lowest_trained_layer == 0 ? passes * 2 * (N - R) : scheduled_loads(layout, e.steps, e.accum);
+    const size_t passes = static_cast<size_t>(e.steps - 1) * micro_batches;
+    const size_t wanted = layout.lowest_trained_layer == 0 && micro_batches != 0
+                              ? passes * 2 * (N - R)
+                              : scheduled_loads(layout, e.steps, micro_batches);
     report.check("slabs_moved", std::abs(static_cast<double>(stats.slabs_in) - static_cast<double>(wanted)), 0);
 }
 
@@ -227,50 +231,53 @@ double gradient_tolerance(int L) {
     return kRealIsFloat32 ? 1e-4 : 5e-2 * std::sqrt(std::max(1.0, L / 4.0));
 }
 
-int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
+struct Case {
+    fs::path directory;
+    Expected expected;
+    SafetensorsFile tensors;
+    ModelConfig config;
+    std::vector<std::vector<MicroBatch>> steps;
+};
+
+// How many of a step's micro-batches the rank takes.
+size_t share_of(int rank, const ModelSettings& settings, size_t micro_batches) {
+    size_t share = 0;
+    for (size_t i = 0; i < micro_batches; ++i)
+        share += i / static_cast<size_t>(settings.exchange_every) % static_cast<size_t>(settings.ranks) ==
+                 static_cast<size_t>(rank);
+    return share;
+}
+
+// Before the first step, on each rank alike.
+void compare_logits(Report& report, const Case& c, Model& model) {
+    const double tolerance = kRealIsFloat32 ? 1e-4 : 5e-2;
+    StreamingScope scope(model.offload(), model.layout().evaluation_visits());
+    const size_t rows = static_cast<size_t>(c.expected.B) * c.expected.T;
+    const std::vector<float> got = model.logits(c.steps[0][0], 0, rows);
+    scope.finish();
+    if (c.tensors.at("logits_step0_micro0").elems != got.size())
+        throw data::UserError("logits_step0_micro0 has the wrong size");
+    std::vector<float> want(got.size());
+    c.tensors.read_as("logits_step0_micro0", want.data());
+    report.check("logits_step0_micro0", tensor_error(got.data(), want.data(), got.size(), !kRealIsFloat32), tolerance);
+    report.digest(got.data(), got.size() * sizeof(float));
+}
+
+void take_case(const Case& c, int rank, const Session& session, Report& report) {
     const double loss_tolerance = kRealIsFloat32 ? 1e-4 : 1e-2, tensor_tolerance = kRealIsFloat32 ? 1e-4 : 5e-2;
     const double after_tolerance = 1e-3;
-    const Expected e = read_expected(directory / "expected.json");
-    const SafetensorsFile expected(directory / "expected.safetensors");
-    const fs::path gguf = directory / "base.gguf", base = fs::exists(gguf) ? gguf : directory / "base";
-    const ModelConfig config = read_base_config(base);
-
-    ModelSettings settings;
-    settings.B = e.B, settings.T = e.T, settings.freeze_layers = e.freeze_layers;
-    if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / kAdapterConfigFile, config);
-    if (settings.lora) settings.lora->dropout = 0;  // the references are made without
-    apply_offload_flags(settings, flags, config.L);
-    std::unique_ptr<Device> opened = open_device(threads, flags);
-    const ModelLayout layout = plan_layout(*opened, config, settings, flags);
-    check_memory(*opened, layout);
-    BaseWeights weights = BaseWeights::from_files(base, config);
-    const Session session =
-        open_session(std::move(opened), layout, weights, {}, e.full ? fs::path() : directory / "adapter");
+    const Expected& e = c.expected;
     Device& device = *session.device;
     Model& model = *session.model;
     StepLoop& loop = *session.loop;
+    const ModelLayout& layout = model.layout();
     const std::vector<float> initial = model.trained().read_weights(model.compute());
-    const auto steps = read_batches(expected, e, config.V);
-    Report report;
-
-    {
-        StreamingScope scope(model.offload(), layout.evaluation_visits());
-        const size_t rows = static_cast<size_t>(e.B) * e.T;
-        const std::vector<float> got = model.logits(steps[0][0], 0, rows);
-        scope.finish();
-        if (expected.at("logits_step0_micro0").elems != got.size())
-            throw data::UserError("logits_step0_micro0 has the wrong size");
-        std::vector<float> want(got.size());
-        expected.read_as("logits_step0_micro0", want.data());
-        report.check("logits_step0_micro0", tensor_error(got.data(), want.data(), got.size(), !kRealIsFloat32),
-                     tensor_tolerance);
-        report.digest(got.data(), got.size() * sizeof(float));
-    }
+    compare_logits(report, c, model);
     uint64_t moved_back_bytes = 0;  // by the steps alone, without what is read here for comparing
     for (int step = 0; step < e.steps; ++step) {
         StepSettings s = e.settings;
         const uint64_t before_bytes = device.traffic().device_to_host_bytes;
-        loop.enqueue(steps[step], s);
+        loop.enqueue(c.steps[step], s);
         const StepResult result = loop.collect();
         moved_back_bytes += device.traffic().device_to_host_bytes - before_bytes;
         report.check("loss.step" + std::to_string(step), relative(result.loss, e.losses[step]), loss_tolerance);
@@ -279,22 +286,75 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads) {
         report.digest(&result.loss, sizeof result.loss);
         if (step == 0) model.offload().reset_stats();  // the ring is warm from here on
         if (step == 0)
-            compare_gradients(report, expected, layout.trained, model.trained().read_grads(model.compute()),
-                              gradient_tolerance(config.L));
+            compare_gradients(report, c.tensors, layout.trained, model.trained().read_grads(model.compute()),
+                              gradient_tolerance(c.config.L));
     }
     if (kRealIsFloat32)  // bf16's rounding decides the sign of small gradients, and AdamW steps by signs
-        compare_updated(report, expected, "after" + std::to_string(e.steps) + ".", layout.trained,
+        compare_updated(report, c.tensors, "after" + std::to_string(e.steps) + ".", layout.trained,
                         model.trained().read_weights(model.compute()), initial, after_tolerance);
-    // A step brings back its loss and its norm, and no slab.
-    const size_t results_bytes = static_cast<size_t>(e.steps) * (sizeof(double) + sizeof(OptimizerControl));
+    // A step brings back its loss and its norm, on several ranks a digest of the weights, and no slab.
+    const size_t step_bytes =
+        sizeof(double) + sizeof(OptimizerControl) + (loop.comm() != nullptr ? sizeof(uint64_t) : 0);
     report.check("slabs_moved_back",
-                 std::abs(static_cast<double>(moved_back_bytes) - static_cast<double>(results_bytes)), 0);
-    check_traffic(report, layout, model.offload().stats(), e);
+                 std::abs(static_cast<double>(moved_back_bytes) -
+                          static_cast<double>(e.steps) * static_cast<double>(step_bytes)),
+                 0);
+    check_traffic(report, layout, model.offload().stats(), e,
+                  share_of(rank, layout.settings, static_cast<size_t>(e.accum)));
     report.check("peak_device_bytes_minus_plan",
                  std::abs(static_cast<double>(device.memory().peak_bytes()) -
                           static_cast<double>(planned_bytes(device, layout))),
                  0);
-    return report.finish();
+}
+
+struct Ranks {
+    std::string gpus, transport = "auto";
+    int exchange_every = 1;
+};
+
+int run(const fs::path& directory, const OffloadFlags& flags, int threads, const Ranks& ranks) {
+    const fs::path gguf = directory / "base.gguf", base = fs::exists(gguf) ? gguf : directory / "base";
+    Case c{.directory = directory,
+           .expected = read_expected(directory / "expected.json"),
+           .tensors = SafetensorsFile(directory / "expected.safetensors"),
+           .config = read_base_config(base),
+           .steps = {}};
+    const Expected& e = c.expected;
+    const std::vector<int> gpus = parse_gpus(ranks.gpus);
+    ModelSettings settings;
+    settings.B = e.B, settings.T = e.T, settings.freeze_layers = e.freeze_layers;
+    settings.ranks = static_cast<int>(gpus.size()), settings.exchange_every = ranks.exchange_every;
+    settings.transport_bytes = check_transport(ranks.transport, gpus);
+    if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / kAdapterConfigFile, c.config);
+    if (settings.lora) settings.lora->dropout = 0;  // the references are made without
+    apply_offload_flags(settings, flags, c.config.L);
+    std::vector<std::unique_ptr<Device>> devices = open_devices(threads, flags, gpus);
+    const ModelLayout layout = plan_layout(*devices.front(), c.config, settings, flags);
+    check_memory(*devices.front(), layout);
+    BaseWeights weights = BaseWeights::from_files(base, c.config);
+    const fs::path adapter = e.full ? fs::path() : directory / "adapter";
+    c.steps = read_batches(c.tensors, e, c.config.V);
+
+    std::vector<Report> reports;
+    for (size_t rank = 0; rank < gpus.size(); ++rank) reports.emplace_back(rank == 0);
+    if (settings.sums_in_order()) {
+        RankTeam team(std::move(devices), layout, weights, {}, adapter,
+                      {.gpus = gpus, .transport = ranks.transport, .give_up = {}});
+        team.run([&](int rank, Session& session) {
+            take_case(c, rank, session, reports[static_cast<size_t>(rank)]);
+            team.comm(rank).meet({}, {"the end"});
+        });
+    } else {
+        const Session session = open_session(std::move(devices.front()), layout, weights, {}, adapter);
+        take_case(c, 0, session, reports[0]);
+    }
+    int failed = 0;
+    for (const Report& report : reports) {
+        failed += report.failed();
+        if (report.bits() != reports[0].bits()) failed += 1, std::printf("FAIL the ranks' bits differ\n");
+    }
+    std::printf("bits %016llx\n%d passed, %d failed\n", reports[0].bits(), reports[0].passed(), failed);
+    return failed == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -309,10 +369,14 @@ int main(int argc, char** argv) {
                    "directory with base/ or base.gguf, adapter/, expected.json, expected.safetensors")
         ->required();
     app.add_option("--threads", threads, "CPU threads; 0: all cores");
+    Ranks ranks;
+    app.add_option("--gpus", ranks.gpus, "as train_gpt's; a step's micro-batches are the case's");
+    app.add_option("--transport", ranks.transport, "as train_gpt's");
+    app.add_option("--exchange-every", ranks.exchange_every, "as train_gpt's");
     add_offload_flags(app, flags);
     if (const auto code = data::parse_command_line(app, argc, argv, std::cout, std::cerr)) return *code;
     try {
-        return run(directory, flags, threads);
+        return run(directory, flags, threads, ranks);
     } catch (const std::exception& error) {
         std::cerr << "parity_gpt: " << error.what() << "\n";
         return 1;

@@ -74,7 +74,11 @@ class Comm {
     // else std::logic_error on all ranks. A piece of one's own is copied as well.
     virtual void exchange(std::span<const SentPiece> mine, std::span<const ReceivedPiece> theirs, Stream& stream,
                           CallTag tag) = 0;
-    virtual std::string name() const = 0;  // "local", "nccl", "mpi"
+    virtual std::string name() const = 0;  // "local", "nccl"
+    // To be called once by each rank's thread, all at the same time, before its first exchange.
+    virtual void connect() {}
+    // Ends operations that wait for a rank that has failed, so that streams drain. Any thread; no exchange after it.
+    virtual void abort() {}
 
     // Every rank's bytes, by rank; blocks the host until all have come. Throws PeerFailed.
     std::vector<Bytes> meet(Bytes bytes, CallTag tag);

@@ -5,6 +5,7 @@
 #include "kernels/runtime/host_memory.h"
 
 #include <linux/mempolicy.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -225,6 +226,18 @@ int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sys
     const std::vector<int> node = parse_node_list(first_line(sysfs / "bus/pci/devices" / id / "numa_node"));
     if (node.size() != 1 || std::find(nodes.begin(), nodes.end(), node[0]) == nodes.end()) return -1;
     return node[0];
+}
+
+void bind_thread_to_node(int numa_node, const std::filesystem::path& sysfs) {
+    if (numa_node < 0) return;
+    const std::string node = "devices/system/node/node" + std::to_string(numa_node);
+    cpu_set_t allowed, wanted;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    CPU_ZERO(&wanted);
+    for (const int cpu : parse_node_list(first_line(sysfs / node / "cpulist")))
+        if (cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &wanted);
+    if (CPU_COUNT(&wanted) != 0)
+        (void)sched_setaffinity(0, sizeof wanted, &wanted);  // a hint: a refusal costs speed alone
 }
 
 std::vector<int> parse_node_list(const std::string& text) {

@@ -95,6 +95,8 @@ size_t free_address_bytes();
 // The node whose memory is next to the PCI device, such as "0000:1B:00.0" in either case. Returns -1 where the machine
 // has one node, the device's node is not known, or the node has no memory. sysfs: /sys, another directory in tests.
 int numa_node_of(const std::string& pci_bus_id, const std::filesystem::path& sysfs = "/sys");
+// Lets the calling thread run only on the CPUs of this node, where it may run there at all; -1: changes nothing.
+void bind_thread_to_node(int numa_node, const std::filesystem::path& sysfs = "/sys");
 // "0-3,8" -> 0 1 2 3 8; empty where the text is anything else.
 std::vector<int> parse_node_list(const std::string& text);
 

@@ -85,6 +85,7 @@ std::vector<Bytes> RankGroup::meet(int rank, Bytes bytes, CallTag tag) {
     std::unique_lock lock(mutex_);
     if (failure_) throw PeerFailed(failure_->rank, failure_->why);
     Place& mine = place(rank);
+    mine.left = false;
     if (mine.here) throw std::logic_error("rank " + std::to_string(rank) + " is in a meeting already");
     mine.here = true;
     mine.bytes = std::move(bytes);
@@ -155,30 +156,42 @@ std::vector<Bytes> RankGroup::gather(std::unique_lock<std::mutex>& lock) {
     return all;
 }
 
+// Fails the group if a rank that is not in the meeting is overdue; else returns when the first of them would be.
+RankGroup::Clock::time_point RankGroup::fail_missing_locked() {
+    const Clock::time_point now = Clock::now();
+    // All are here while the last one speaks with other processes, which has a time-out of its own.
+    Clock::time_point due = now + timeout_;
+    for (size_t i = 0; i < places_.size() && !failure_; ++i) {
+        const Place& its = *places_[i];
+        const Clock::time_point seen(Clock::duration(its.seen.load(std::memory_order_relaxed)));
+        if (its.here || its.left) continue;
+        due = std::min(due, seen + timeout_);
+        if (now < seen + timeout_) continue;
+        const CallTag where{its.what.load(std::memory_order_relaxed), its.number.load(std::memory_order_relaxed)};
+        const std::string why = "has been at `" + where.text() + "` for " + seconds_text(timeout_);
+        const int missing = first_rank_ + static_cast<int>(i);
+        fail_locked(missing, why, std::make_exception_ptr(PeerFailed(missing, why)));
+    }
+    return due;
+}
+
 // Until the meeting that is under way has ended. A failure that comes after its end is for the next one.
 void RankGroup::await(std::unique_lock<std::mutex>& lock, uint64_t meeting) {
     while (meetings_ == meeting) {
+        const Clock::time_point due = fail_missing_locked();
         if (failure_) throw PeerFailed(failure_->rank, failure_->why);
-        // The missing rank that has been silent for longest.
-        int missing = -1;
-        Clock::time_point seen = Clock::time_point::max();
-        for (size_t i = 0; i < places_.size(); ++i) {
-            const Clock::time_point its(Clock::duration(places_[i]->seen.load(std::memory_order_relaxed)));
-            if (places_[i]->here || its >= seen) continue;
-            missing = first_rank_ + static_cast<int>(i);
-            seen = its;
-        }
-        // All are here while the last one speaks with other processes, which has a time-out of its own.
-        const Clock::time_point due = missing < 0 ? Clock::now() + timeout_ : seen + timeout_;
-        if (missing >= 0 && Clock::now() >= due) {
-            const Place& its = place(missing);
-            const CallTag where{its.what.load(std::memory_order_relaxed), its.number.load(std::memory_order_relaxed)};
-            const std::string why = "has been at `" + where.text() + "` for " + seconds_text(timeout_);
-            fail_locked(missing, why, std::make_exception_ptr(PeerFailed(missing, why)));
-            continue;
-        }
         changed_.wait_until(lock, due);
     }
+}
+
+void RankGroup::look_for_missing() {
+    const std::lock_guard lock(mutex_);
+    fail_missing_locked();
+}
+
+void RankGroup::leave(int rank) {
+    const std::lock_guard lock(mutex_);
+    place(rank).left = true;
 }
 
 void RankGroup::fail(int rank, std::exception_ptr cause) {

@@ -56,6 +56,10 @@ class RankGroup {
     void alive(int rank, CallTag where);
     // A rank has ended with an error, which ends the meetings of all others. The first call counts. Any thread.
     void fail(int rank, std::exception_ptr cause);
+    // The rank has ended and is missed nowhere.
+    void leave(int rank);
+    // Fails the group if a rank here, in no meeting, is overdue. For who waits for no meeting.
+    void look_for_missing();
     std::optional<RankFailure> failure() const;
     void throw_if_failed() const;
     // Called once, by the thread that fails the group first: what else shall end, such as a transport's operations.
@@ -70,6 +74,7 @@ class RankGroup {
         std::atomic<int64_t> number{-1};
         std::atomic<Clock::rep> seen{0};  // the latest sign of life
         bool here = false;                // in the meeting under way
+        bool left = false;
         Bytes bytes;
         CallTag tag;
     };
@@ -79,6 +84,7 @@ class RankGroup {
     std::vector<Bytes> gather(std::unique_lock<std::mutex>& lock);
     std::string unequal_tags() const;
     void await(std::unique_lock<std::mutex>& lock, uint64_t meeting);
+    Clock::time_point fail_missing_locked();
     void fail_locked(int rank, const std::string& why, std::exception_ptr cause);
 
     const int size_, first_rank_;

@@ -44,6 +44,7 @@ struct DeviceOptions {
     int threads = 0;                // CPU kernels and host work; 0 = the machine's cores
     size_t budget_bytes = 0;        // --vram-budget; 0 = what is free less 5% (CUDA), no limit (CPU)
     size_t pinned_limit_bytes = 0;  // page-lock no more host memory than this; 0 = what the system grants
+    int sharing = 1;                // Devices of this process on the same GPU; each gets an equal part of the budget
 };
 
 // Device memory in use, driver and libraries included, to be compared with the plan. On CUDA the driver's answer; on
@@ -80,6 +81,10 @@ class Device {
   private:
     std::unique_ptr<State> state_;
 };
+
+// Lets kernels and copies of `device` reach the memory of `peer` directly, where the machine can; else copies go
+// through the host. At the start alone.
+void reach_peer(Device& device, Device& peer);
 
 class Event;
 

@@ -50,13 +50,15 @@ Device::State::State(const DeviceOptions& options) : DeviceState(options) {
     if (options.index != 0)
         throw std::invalid_argument("device " + std::to_string(options.index) +
                                     " given, but this build runs on the CPU, which is device 0");
-    memory = std::make_unique<MemoryAccount>(options.budget_bytes);
+    memory = std::make_unique<MemoryAccount>(options.budget_bytes / static_cast<size_t>(options.sharing));
     name = "CPU, " + std::to_string(pool.size()) + (pool.size() == 1 ? " thread" : " threads");
 }
 
 MeasuredMemory Device::measured_memory() const {
     return {state_->memory->used_bytes(), true};
 }
+
+void reach_peer(Device&, Device&) {}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Stream

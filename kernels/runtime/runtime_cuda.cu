@@ -144,11 +144,23 @@ Device::State::State(const DeviceOptions& options) : DeviceState(options), index
     numa_node = numa_node_of(pci_bus_id);
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    // Of what is free now, 95%; the context is there already and counts besides.
-    available_bytes = free_bytes + context.bytes;
+    // Of what is free now, 95%; the context is there already and counts besides. Those who share a GPU share both.
+    const size_t sharing = static_cast<size_t>(options.sharing);
+    available_bytes = (free_bytes + context.bytes) / sharing;
     memory = std::make_unique<MemoryAccount>(
-        options.budget_bytes != 0 ? options.budget_bytes : available_bytes - free_bytes / 20,
-        context.bytes + kLibrariesBytes);
+        options.budget_bytes != 0 ? options.budget_bytes / sharing : available_bytes - free_bytes / 20 / sharing,
+        (context.bytes + kLibrariesBytes) / sharing);
+}
+
+void reach_peer(Device& device, Device& peer) {
+    const int mine = device.state().index, other = peer.state().index;
+    int possible = 0;
+    if (mine != other) CUDA_CHECK(cudaDeviceCanAccessPeer(&possible, mine, other));
+    if (possible == 0) return;
+    device.state().make_current();
+    const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
+    (void)cudaGetLastError();
+    if (error != cudaErrorPeerAccessAlreadyEnabled) CUDA_CHECK(error);
 }
 
 void Device::State::make_current() const {

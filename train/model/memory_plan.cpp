@@ -183,6 +183,17 @@ void check_host_memory(const ModelLayout& layout, size_t available_bytes) {
                           (device_bytes != 0 ? "; a smaller --micro-batch-size or --sequence-len needs less" : ""));
 }
 
+void check_host_memory_of_ranks(const ModelLayout& layout, size_t available_bytes) {
+    const size_t ranks = static_cast<size_t>(layout.settings.ranks);
+    const size_t each_bytes = kBackend == Backend::cpu ? layout.device_bytes() : 0;
+    const size_t needed = layout.host_bytes() + ranks * each_bytes;
+    if (needed <= available_bytes) return;
+    throw data::UserError("the plan needs " + memory_text(needed) + " of host memory (" +
+                          memory_text(layout.host_bytes()) + " for all ranks, " + memory_text(each_bytes) +
+                          " standing in for the device memory of each of " + std::to_string(ranks) + ") and " +
+                          memory_text(available_bytes) + " are available. Hint: fewer ranks (--gpus)");
+}
+
 void check_address_space(const ModelLayout& layout, size_t free_bytes, int threads) {
     const size_t plan_bytes = layout.host_bytes() + (kBackend == Backend::cpu ? layout.device_bytes() : 0);
     const size_t product_bytes = matmul_address_bytes(threads);

@@ -21,6 +21,8 @@ void check_available(const ModelLayout& layout, size_t reserved_bytes, size_t av
 // Throws data::UserError when the host memory of the plan exceeds what the machine, or the container, has left. On
 // the CPU backend device memory is host memory too.
 void check_host_memory(const ModelLayout& layout, size_t available_bytes);
+// The same for all ranks of a process, which have one copy of the slabs. On the CPU each has its own device memory.
+void check_host_memory_of_ranks(const ModelLayout& layout, size_t available_bytes);
 // The same check of the address space that a limit (ulimit -v) leaves. Products on `threads` CPU threads map more.
 void check_address_space(const ModelLayout& layout, size_t free_bytes, int threads);
 

@@ -15,6 +15,10 @@ namespace slab::train {
 
 void Model::begin_step() {
     trained().zero_grads(compute_);
+    zero_train_loss();
+}
+
+void Model::zero_train_loss() {
     fill_async(memory_.outer.train_loss_sum, 0, sizeof(double), compute_);
 }
 
@@ -284,15 +288,24 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
     const auto fill = [this, &device, &weights, stop = options.stop](int layer, std::byte* dst) {
         read_slab(layout_.layer(layer), weights, dst, device.pool(), stop);
     };
-    slabs_ = std::make_unique<offload::HostStore>(device, layout_.layer_slabs(), layout_.ring, fill,
-                                                  offload::HostStoreOptions{.progress = options.progress});
+    slabs_ = options.leader != nullptr
+                 ? options.leader->slabs_
+                 : std::make_shared<offload::HostStore>(device, layout_.layer_slabs(), layout_.ring, fill,
+                                                        offload::HostStoreOptions{.progress = options.progress});
     sender_ = std::make_unique<offload::SlabSender>(*slabs_, device);
     manager_ = std::make_unique<offload::LayerOffloadManager>(
         *sender_, layout_.ring, compute_, transfer_, device,
         offload::OffloadOptions{.trace = options.trace, .disturb = options.disturb});
     manager_->attach();
-    load_outer(layout_, weights, memory_, compute_, options.stop);
-    load_trained(layout_, weights, trained(), seed_, compute_, options.stop);
+    if (options.leader != nullptr) {
+        copy_outer(layout_, options.leader->memory_, memory_, compute_);
+        trained().copy_from(*options.leader->memory_.trained, compute_);
+        trained().zero_grads(compute_);
+        compute_.synchronize();
+    } else {
+        load_outer(layout_, weights, memory_, compute_, options.stop);
+        load_trained(layout_, weights, trained(), seed_, compute_, options.stop);
+    }
     adapters_ = bind_adapters(layout_, trained());
     outer_ = bind_outer(layout_, memory_.outer_weights.data(), trained());
 }

@@ -35,6 +35,9 @@ class Model {
         // For tests: injects delays into either stream.
         std::function<void(Stream&)> disturb;
         uint64_t seed = 0;  // adapters' start and dropout
+        // A model of the same layout, loaded already, whose host slabs this one shares, and whose weights outside the
+        // layers and trained tensors it copies. It is used and destroyed by nobody else meanwhile; its slabs live on.
+        const Model* leader = nullptr;
     };
 
     // Allocates and loads everything: frozen layers into host slabs or onto the device, trained tensors from the base
@@ -51,11 +54,14 @@ class Model {
     const offload::HostStore& slabs() const { return *slabs_; }
     offload::SlabSender& sender() { return *sender_; }
     size_t host_slab_bytes() const { return slabs_->streamed_bytes(); }
+    const RankSumBuffers& rank_sums() const { return memory_.rank_sums; }
+    float* peer_gradients() const { return memory_.peer_gradients; }  // [ranks, shard_elems]; blocks' work destroys it
     const DeviceBuffer& idle_memory() const;  // the larger of the buffers that hold nothing between steps
 
     // One optimizer step: begin_step, then forward_backward for each micro-batch, then trained().update(...). Each
     // micro-batch visits layout().training_visits(), announced by the caller.
     void begin_step();
+    void zero_train_loss();  // a part of begin_step
     // dloss: 1 / (number of targets in the whole step). Adds to gradients and to train_loss_sum.
     void forward_backward(const MicroBatch& batch, float dloss);
     const double* train_loss_sum() const { return memory_.outer.train_loss_sum; }  // device [1]: sum, not mean
@@ -102,7 +108,7 @@ class Model {
     ModelLayout layout_;
     uint64_t seed_;
     Stream compute_, transfer_;
-    std::unique_ptr<offload::HostStore> slabs_;
+    std::shared_ptr<const offload::HostStore> slabs_;
     std::unique_ptr<offload::SlabSender> sender_;
     std::unique_ptr<offload::LayerOffloadManager> manager_;
     ModelMemory memory_;

@@ -226,7 +226,35 @@ void lay_out_activations(ModelLayout& m) {
     m.logits_bytes = m.logits_over_activations ? 0 : logits_bytes;
 }
 
+// A rank's shard keeps the alignment of the whole, since kernels are chosen by alignment.
+void lay_out_rank_sums(ModelLayout& m) {
+    constexpr size_t kShardStep = 64;
+    const ModelSettings& s = m.settings;
+    if (s.ranks < 1 || s.exchange_every < 1) throw std::logic_error("a layout for no rank");
+    if (!s.sums_in_order()) return;
+    const size_t ranks = static_cast<size_t>(s.ranks), step = ranks * kShardStep;
+    m.shard_elems = (m.trained.total_elems() + step - 1) / step * kShardStep;
+    Carver sums;
+    carve_rank_sums(sums, m.shard_elems, s.ranks, s.exchange_every);
+    m.rank_sums_bytes = sums.used_bytes();
+    const size_t peers_bytes = times(times(ranks, m.shard_elems), sizeof(float));
+    m.peer_gradients_over_activations =
+        peers_bytes <= times(static_cast<size_t>(m.activation_sets), m.activation_set_bytes);
+    m.peer_gradients_bytes = m.peer_gradients_over_activations ? 0 : peers_bytes;
+}
+
 }  // namespace
+
+RankSumBuffers carve_rank_sums(Carver& carver, size_t shard_elems, int ranks, int exchange_every) {
+    const size_t own = static_cast<size_t>(exchange_every);
+    RankSumBuffers b{};
+    b.sum = carver.take<float>(shard_elems);
+    b.own_losses = carver.take<double>(own);
+    b.all_losses = carver.take<double>(own * static_cast<size_t>(ranks));
+    b.loss_sum = carver.take<double>(1);
+    b.digest = carver.take<uint64_t>(1);
+    return b;
+}
 
 OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& c, int B, int T,
                                          bool head_over_activations) {
@@ -315,6 +343,9 @@ std::vector<PlanItem> ModelLayout::device_items() const {
         {logits, std::to_string(head_chunk_rows) + " tokens at once", logits_bytes},
         {workspace, "matrix products", matmul_workspace_bytes()},
         {workspace, "attention backward", attention_workspace_bytes},
+        {workspace, "sums over ranks (1/" + std::to_string(settings.ranks) + " of gradients)", rank_sums_bytes},
+        {workspace, "gradients of all ranks while they are added", peer_gradients_bytes},
+        {workspace, "NCCL", settings.transport_bytes},
     };
     std::erase_if(items, [](const PlanItem& item) { return item.bytes == 0; });
     return items;
@@ -353,6 +384,7 @@ ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings
     lay_out_weights(m);
     lay_out_streaming(m);
     lay_out_activations(m);
+    lay_out_rank_sums(m);
     m.device_bytes();  // throws when the sum exceeds kMostBytes
     return m;
 }

@@ -38,6 +38,12 @@ struct ModelSettings {
     int num_slots = 2;
     std::vector<int> resident_layers;  // frozen layers that stay on the device although offloading is on
     int cache_positions = 0;           // tokens that the key/value cache for sampling holds; 0: there is none
+    int ranks = 1;                     // of the whole run
+    int exchange_every = 1;            // micro-batches that a rank adds in place before gradients are exchanged
+    size_t transport_bytes = 0;        // device memory of the library that carries gradients
+
+    // Otherwise one rank adds all gradients in place, which gives the same bits without any of this.
+    bool sums_in_order() const { return ranks > 1 || exchange_every > 1; }
 };
 
 struct PlanItem {
@@ -60,6 +66,16 @@ struct OuterActivations {
 // head_over_activations: final_norm is not carved; it lies over a block's activations.
 OuterActivations carve_outer_activations(Carver& carver, const ModelConfig& config, int B, int T,
                                          bool head_over_activations);
+
+// What one rank needs to add gradients and losses of all ranks in the order of their micro-batches.
+struct RankSumBuffers {
+    float* sum;          // [shard] of the gradients, over the rounds of a step
+    double* own_losses;  // [exchange_every] of this rank's micro-batches in a round
+    double* all_losses;  // [ranks, exchange_every]
+    double* loss_sum;    // [1] over the rounds of a step
+    uint64_t* digest;    // [1] of the weights after the update
+};
+RankSumBuffers carve_rank_sums(Carver& carver, size_t shard_elems, int ranks, int exchange_every);
 
 // A tensor of the model and its place: in the slab of its group, or among the trained tensors.
 struct Placed {
@@ -116,6 +132,12 @@ struct ModelLayout {
     int rotary_positions = 0;      // rows of the rotary table
     size_t cache_layer_elems = 0;  // of one layer's keys in the cache, and of its values: [cache_positions, NKV, HD]
     size_t attention_workspace_bytes = 0;
+
+    // Sums over ranks; nothing of it with one rank.
+    size_t shard_elems = 0;  // of the gradients: each rank adds so many
+    size_t rank_sums_bytes = 0;
+    size_t peer_gradients_bytes = 0;  // one shard from each rank, while they are added
+    bool peer_gradients_over_activations = false;
 
     bool layer_is_frozen(int l) const { return layer(l).slab.total_bytes() != 0; }
     std::vector<offload::SlabLayout> layer_slabs() const;  // [L]

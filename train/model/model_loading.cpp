@@ -1,6 +1,9 @@
 // Each tensor is read once, straight to its place; only what goes to the device whole is staged.
 #include "train/model/model_loading.h"
 
+#include <initializer_list>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "kernels/rotary.h"
@@ -45,6 +48,15 @@ void load_outer(const ModelLayout& layout, BaseWeights& weights, ModelMemory& me
         copy_async(memory.rotary.data(), table.data(), table.size() * sizeof(float), CopyKind::host_to_device, stream);
         stream.synchronize();
     }
+}
+
+void copy_outer(const ModelLayout& layout, const ModelMemory& from, ModelMemory& memory, Stream& stream) {
+    for (const auto& [to, source] :
+         {std::pair{&memory.outer_weights, &from.outer_weights}, std::pair{&memory.rotary, &from.rotary}})
+        if (to->bytes() != 0) copy_async(to->data(), source->data(), to->bytes(), CopyKind::device_to_device, stream);
+    if (from.outer_weights.bytes() != layout.outside().slab.total_bytes())
+        throw std::logic_error("weights outside the layers of another layout");
+    stream.synchronize();
 }
 
 void load_trained(const ModelLayout& layout, BaseWeights& weights, TrainedTensors& trained, uint64_t seed,

@@ -22,6 +22,9 @@ void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, T
 void load_outer(const ModelLayout& layout, BaseWeights& weights, ModelMemory& memory, Stream& stream,
                 data::StopToken stop);
 
+// The same from another device of this process, where they are already. Blocks.
+void copy_outer(const ModelLayout& layout, const ModelMemory& from, ModelMemory& memory, Stream& stream);
+
 // Trained tensors as they are before the first step: adapters at LoRA's start, or weights of the base. Blocks.
 void load_trained(const ModelLayout& layout, BaseWeights& weights, TrainedTensors& trained, uint64_t seed,
                   Stream& stream, data::StopToken stop);

@@ -33,6 +33,9 @@ ModelMemory::ModelMemory(Device& device, const ModelLayout& m) {
     attention_workspace = allocate(device, m.attention_workspace_bytes, Category::workspace, "attention backward");
     cache = allocate(device, m.cache_bytes(), Category::activations, "keys and values of sampled tokens");
 
+    rank_sums_memory = allocate(device, m.rank_sums_bytes, Category::workspace, "sums over ranks");
+    peer_gradients_memory = allocate(device, m.peer_gradients_bytes, Category::workspace, "gradients of all ranks");
+
     for (int set = 0; set < m.activation_sets; ++set) {
         Carver carver(activation_memory.data() + set * m.activation_set_bytes);
         activations.push_back(carve_block_activations(carver, c, B, T, m.adapter_extent, m.settings.recompute));
@@ -44,6 +47,12 @@ ModelMemory::ModelMemory(Device& device, const ModelLayout& m) {
     Carver outer_carver(outer_memory.data());
     outer = carve_outer_activations(outer_carver, c, B, T, m.head_over_activations);
     if (m.head_over_activations) outer.final_norm = activations[0].norm1;
+    if (m.settings.sums_in_order()) {
+        Carver sums(rank_sums_memory.data());
+        rank_sums = carve_rank_sums(sums, m.shard_elems, m.settings.ranks, m.settings.exchange_every);
+        peer_gradients =
+            m.peer_gradients_over_activations ? activation_memory.as<float>() : peer_gradients_memory.as<float>();
+    }
     chunk_logits = m.logits_over_activations ? activations[0].fc : logits_memory.as<real>();
 }
 

@@ -20,7 +20,7 @@ struct ModelMemory {
     DeviceBuffer outer_weights, rotary;
     std::unique_ptr<TrainedTensors> trained;
     DeviceBuffer activation_memory, residual_memory, backward_memory, outer_memory, logits_memory, attention_workspace,
-        cache;
+        cache, rank_sums_memory, peer_gradients_memory;
 
     // Pieces of these.
     std::vector<BlockActivations> activations;  // [activation_sets]
@@ -28,6 +28,8 @@ struct ModelMemory {
     real* dresidual = nullptr;  // [rows, C] gradient of the residual stream
     OuterActivations outer{};
     real* chunk_logits = nullptr;  // [head_chunk_rows, V]
+    RankSumBuffers rank_sums{};
+    float* peer_gradients = nullptr;  // [ranks, shard_elems]; lies over activations where they are large enough
 };
 
 }  // namespace slab::train

@@ -8,13 +8,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "data/base/stop_token.h"
 #include "kernels/adamw.h"
+#include "kernels/runtime/comm.h"
 #include "kernels/runtime/runtime.h"
 #include "offload/layer_offload_manager.h"
 #include "train/model/model.h"
+#include "train/model/rank_sums.h"
 #include "train/spec/micro_batch.h"
 
 namespace slab::train {
@@ -61,9 +65,16 @@ struct StepData {
     std::function<MicroBatch(uint64_t)> batch;
 };
 
+// Some rank's data cannot be read: thrown on all ranks, in its words, where StepData threw on one.
+struct DataFailed : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 class StepLoop {
   public:
-    explicit StepLoop(Model& model);
+    // comm: null, or this rank's end of a run on several ranks. Then every rank makes the same calls with the same
+    // data; each takes its part of the micro-batches, and results are equal on all. A rank that asks to stop stops all.
+    explicit StepLoop(Model& model, Comm* comm = nullptr);
     ~StepLoop();  // waits for results still on their way
 
     // Enqueues one step over its micro-batches, in their order; one without targets enqueues nothing. Returns the bytes
@@ -74,6 +85,7 @@ class StepLoop {
     // One step over micro-batches that exist already.
     size_t enqueue(const std::vector<MicroBatch>& micro_batches, const StepSettings& settings);
     // The result of the oldest step that is not yet collected; blocks until it is known.
+    // On several ranks, compares their weights; throws DeviceError on all when they are no longer the same.
     StepResult collect();
     size_t pending() const { return pending_.size(); }
     // The time since the last step, as of a save, is no part of the next. Only with nothing pending.
@@ -84,14 +96,30 @@ class StepLoop {
     std::optional<double> evaluate(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
                                    data::StopToken stop);
 
+    // Whether any rank wants to stop; false with one rank. Throws DataFailed where `why` of any rank is not empty.
+    bool any_stops(data::StopToken stop, const std::string& why, CallTag tag);
+    Comm* comm() const { return comm_; }
+
   private:
     struct ReadBack {
-        PinnedBuffer buffer;                    // double loss sum, OptimizerControl
+        PinnedBuffer buffer;                    // double loss sum, OptimizerControl, digest of the weights
         std::unique_ptr<Event> started, ended;  // the step's time; nobody waits for these
         std::unique_ptr<Event> arrived;         // the buffer holds the result
         StepResult result;
     };
+    bool run_micro_batches(const StepData& data, size_t targets, data::StopToken stop);
+    bool run_rounds(const StepData& data, size_t targets, data::StopToken stop);
+    std::optional<size_t> count_targets(const StepData& data, data::StopToken stop);
+    size_t read_back(ReadBack& slot, bool update);
+    void compare_weights(uint64_t digest);
+    std::optional<double> evaluate_part(uint64_t count, const std::function<MicroBatch(uint64_t)>& batch,
+                                        data::StopToken stop);
+
     Model& model_;
+    Comm* const comm_;
+    std::optional<RankSums> sums_;  // with comm_
+    PinnedBuffer eval_losses_;      // with comm_
+    int64_t enqueued_ = 0, collected_ = 0, evaluations_ = 0;
     // One is free whenever enqueue() may be called. One more keeps the times of the step collected last.
     std::deque<std::unique_ptr<ReadBack>> free_, pending_;
     const ReadBack* before_ = nullptr;  // the step collected last; null: the next one's time starts with itself

@@ -1,6 +1,7 @@
 // Storage and update. In float32 builds the weights are their own master copies.
 #include "train/model/trained_tensors.h"
 
+#include <initializer_list>
 #include <stdexcept>
 
 #include "train/spec/trained_table.h"
@@ -128,6 +129,17 @@ void TrainedTensors::write_weights(const std::vector<float>& packed, Stream& str
         copy_async(params_.data(), rounded.data(), rounded.size() * sizeof(real), CopyKind::host_to_device, stream);
     }
     stream.synchronize();
+}
+
+void TrainedTensors::copy_from(const TrainedTensors& other, Stream& stream) {
+    if (table_.empty()) return;
+    for (const auto member : {&TrainedTensors::params_, &TrainedTensors::master_, &TrainedTensors::exp_avg_,
+                              &TrainedTensors::exp_avg_sq_, &TrainedTensors::control_}) {
+        const DeviceBuffer& from = other.*member;
+        if (from.bytes() != (this->*member).bytes()) throw std::logic_error("trained tensors of another table");
+        if (from.bytes() != 0)
+            copy_async((this->*member).data(), from.data(), from.bytes(), CopyKind::device_to_device, stream);
+    }
 }
 
 void TrainedTensors::zero_moments(Stream& stream) {

@@ -31,6 +31,9 @@ class TrainedTensors {
     real* param(size_t index) const { return params_.as<real>() + table_.at(index).offset_elems; }
     float* grad(size_t index) const { return grads_.as<float>() + table_.at(index).offset_elems; }
 
+    float* grads() const { return grads_.as<float>(); }  // of all tensors, [table().total_elems()]
+    const float* masters() const { return master(); }    // likewise: the float32 weights
+
     void zero_grads(Stream& stream);
     // Norm, clipping and AdamW. loss_sum: the step's loss on the device; a loss that is not finite skips the update.
     // settings.weight_decay applies to the tensors that decay.
@@ -46,6 +49,8 @@ class TrainedTensors {
     std::vector<float> read_exp_avg_sq(Stream& stream) const;
     int read_applied_updates(Stream& stream) const;
     void write_weights(const std::vector<float>& packed, Stream& stream);  // sets masters and params
+    // Weights, moments and applied updates of tensors with the same table, on any device of this process; enqueued.
+    void copy_from(const TrainedTensors& other, Stream& stream);
     void zero_moments(Stream& stream);  // as before the first update; zeroes applied updates too
     void write_moments(const std::vector<float>& exp_avg, const std::vector<float>& exp_avg_sq, int applied_updates,
                        Stream& stream);

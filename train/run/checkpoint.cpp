@@ -45,9 +45,11 @@ std::vector<std::pair<int64_t, fs::path>> checkpoints_in(const fs::path& output_
     return found;
 }
 
-NamedWeights from_device(const char* key_prefix, TrainedSet set, Model& model) {
-    return {key_prefix,
-            [set, &model](size_t index, float* dst) { model.trained().read_tensor(set, index, dst, model.compute()); }};
+NamedWeights from_device(const char* key_prefix, TrainedSet set, Model& model, const SaveContext& context) {
+    return {key_prefix, [set, &model, &context](size_t index, float* dst) {
+                if (context.alive) context.alive();
+                model.trained().read_tensor(set, index, dst, model.compute());
+            }};
 }
 
 // A frozen tensor could not be read from the base.
@@ -73,6 +75,7 @@ void save_full_model(const fs::path& directory, Model& model, const SaveContext&
         for (size_t p = 0; p < spec.parts.size(); ++p)
             writer.add(spec.parts[p].key, DType::f32, stored_shape(spec, spec.parts[p]),
                        [&, spec = &spec, first = tensor.in_trained, p](std::byte* dst) {
+                           if (context.alive) context.alive();
                            const TensorPart& part = spec->parts[p];
                            float* const stored = reinterpret_cast<float*>(dst);  // [stored_shape(*spec, part)]
                            if (spec->transposed) turned.resize(part.rows * spec->cols);
@@ -226,7 +229,7 @@ void check_not_negative(const fs::path& file, const TrainedTable& table, const s
 void save_result(const fs::path& directory, Model& model, const SaveContext& context) {
     if (!context.layout.settings.lora) return save_full_model(directory, model, context);
     write_trained(directory / kAdapterWeightsFile, context.layout.trained,
-                  {from_device("", TrainedSet::weights, model)});
+                  {from_device("", TrainedSet::weights, model, context)});
     data::write_file_atomically(
         directory / kAdapterConfigFile,
         adapter_config_json(*context.layout.settings.lora, context.layout.config, context.base_model));
@@ -240,14 +243,14 @@ void save_checkpoint(const fs::path& directory, Model& model, const SaveContext&
         save_result(staged.staging(), model, context);
     } catch (const BaseUnreadable& error) {
         write_trained(staged.staging() / weights_file, context.layout.trained,
-                      {from_device("", TrainedSet::weights, model)});
+                      {from_device("", TrainedSet::weights, model, context)});
         context.notes << "note: " << directory.filename().string()
                       << " has the trained tensors alone, which is enough to go on from, and is no whole model: "
                       << error.what() << "\n";
     }
     write_trained(staged.staging() / kOptimizerFile, context.layout.trained,
-                  {from_device("exp_avg.", TrainedSet::exp_avg, model),
-                   from_device("exp_avg_sq.", TrainedSet::exp_avg_sq, model)});
+                  {from_device("exp_avg.", TrainedSet::exp_avg, model, context),
+                   from_device("exp_avg_sq.", TrainedSet::exp_avg_sq, model, context)});
     json file_hashes;
     for (const char* name : {weights_file, kOptimizerFile}) file_hashes[name] = hash_text(staged.staging() / name);
     write_state(staged.staging(), model, std::move(state), file_hashes);
@@ -303,6 +306,16 @@ TrainerState load_checkpoint(const fs::path& directory, Model& model, const Trai
     model.trained().write_weights(content.weights, model.compute());
     model.trained().write_moments(content.exp_avg, content.exp_avg_sq, content.state.applied_updates, model.compute());
     return content.state;
+}
+
+std::optional<int> micro_batches_of(const fs::path& directory) {
+    try {
+        const json state = data::read_json_file(directory / kStateFile);
+        const int micro_batches = std::stoi(state.at("identity").at(kMicroBatchesName).get<std::string>());
+        return micro_batches > 0 ? std::optional(micro_batches) : std::nullopt;
+    } catch (const std::exception&) {
+        return std::nullopt;
+    }
 }
 
 fs::path checkpoint_path(const fs::path& output_dir, int64_t step) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <ostream>
@@ -52,6 +53,7 @@ struct SaveContext {
     std::string config_json;                        // of a whole model, in float32
     std::vector<std::filesystem::path> companions;  // the base's files that belong beside a whole model, copied there
     std::ostream& notes;                            // gets a note of each that could not be copied
+    std::function<void()> alive = {};               // called for each tensor
 };
 
 // The trained result alone into an existing directory: an adapter, or a whole Hugging Face model. Throws data::IoError
@@ -78,6 +80,10 @@ CheckpointContent read_checkpoint(const std::filesystem::path& directory, const 
                                   const TrainerState& run);
 // Reads a checkpoint into the model.
 TrainerState load_checkpoint(const std::filesystem::path& directory, Model& model, const TrainerState& run);
+
+// The micro-batches a step, over all ranks, of the run that made it; nothing where the file does not say. No error:
+// read_checkpoint() tells what is wrong.
+std::optional<int> micro_batches_of(const std::filesystem::path& directory);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& output_dir, int64_t step);
 // The step in a checkpoint's name; nothing if the name is no checkpoint's.

@@ -1,4 +1,4 @@
-// The order of an epoch is drawn when its first row is asked for.
+// The order of an epoch is drawn when its first row is asked for, and kept until the next but one begins.
 #include "train/run/data_loader.h"
 
 #include <algorithm>
@@ -61,19 +61,20 @@ DataLoader::DataLoader(data::TokenFile file, int T, int V, uint64_t seed, bool s
 uint64_t DataLoader::row_of(uint64_t sample) {
     const uint64_t epoch = sample / rows_, place = sample % rows_;
     if (!shuffle_) return first_row_ + place;
-    if (epoch != order_epoch_) {
+    Order& order = orders_[epoch % 2];
+    if (epoch != order.epoch) {
         // Fisher-Yates with numbers that are a function of (seed, epoch, place).
-        order_.resize(rows_);
-        std::iota(order_.begin(), order_.end(), 0u);
+        order.rows.resize(rows_);
+        std::iota(order.rows.begin(), order.rows.end(), 0u);
         for (uint64_t i = rows_ - 1; i > 0; --i) {
             const PhiloxOut out = philox(seed_, static_cast<uint32_t>(i), static_cast<uint32_t>(epoch),
                                          static_cast<uint32_t>(epoch >> 32), philox_use::row_order);
             const uint64_t j = ((uint64_t{out.v[0]} << 32) | out.v[1]) % (i + 1);
-            std::swap(order_[i], order_[j]);
+            std::swap(order.rows[i], order.rows[j]);
         }
-        order_epoch_ = epoch;
+        order.epoch = epoch;
     }
-    return first_row_ + order_[place];
+    return first_row_ + order.rows[place];
 }
 
 size_t DataLoader::append_row(MicroBatch& batch, uint64_t row) {
@@ -98,6 +99,7 @@ MicroBatch DataLoader::batch(uint64_t first_sample, int B, size_t* filling) {
     batch.T = T_;
     batch.first_sample = first_sample;
     size_t filled = 0;
+    const std::lock_guard lock(mutex_);
     reading([&] {
         for (int b = 0; b < B; ++b) filled += append_row(batch, row_of(first_sample + static_cast<uint64_t>(b)));
     });
@@ -107,6 +109,7 @@ MicroBatch DataLoader::batch(uint64_t first_sample, int B, size_t* filling) {
 
 size_t DataLoader::target_count(uint64_t first_sample, int B) {
     const size_t T = static_cast<size_t>(T_);
+    const std::lock_guard lock(mutex_);
     row_bits_.resize(T + 1);
     size_t targets = 0;
     reading([&] {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "data/token_file.h"
@@ -30,6 +31,7 @@ class DataLoader {
     size_t unused_tokens() const { return (file_.size() - 1) % static_cast<size_t>(T_); }
     const data::TokenFile& file() const { return file_; }
 
+    // batch() and target_count() may be called by several threads.
     // B rows, the samples first_sample .. first_sample + B - 1. *filling, where asked for: how many of their tokens
     // only fill rows up after the last record. Throws SideFileError if the file can no longer be read.
     MicroBatch batch(uint64_t first_sample, int B, size_t* filling = nullptr);
@@ -40,12 +42,17 @@ class DataLoader {
     uint64_t row_of(uint64_t sample);
     size_t append_row(MicroBatch& batch, uint64_t row);  // returns the row's filling
 
+    std::mutex mutex_;  // what follows
     data::TokenFile file_;
     int T_;
     uint64_t seed_, first_row_, rows_ = 0;
     bool shuffle_;
-    uint64_t order_epoch_ = UINT64_MAX;
-    std::vector<uint32_t> order_;       // [rows] of order_epoch_
+    // Of even and of odd epochs: where an epoch ends within a step, ranks are on either side.
+    struct Order {
+        uint64_t epoch = UINT64_MAX;
+        std::vector<uint32_t> rows;  // [rows]
+    };
+    Order orders_[2];
     std::vector<uint32_t> row_tokens_;  // [T + 1] of the row being looked at
     std::vector<uint8_t> row_bits_;     // [T + 1]
 };

@@ -72,7 +72,7 @@ const char* likeliest_token(const TrainOptions& o) {
 }
 
 constexpr const char kData[] = "Model and data", kTrains[] = "What trains", kTraining[] = "Training",
-                     kMemory[] = "Memory", kRun[] = "The run";
+                     kMemory[] = "Memory", kRanks[] = "Several GPUs", kRun[] = "The run";
 
 // clang-format off
 const Flag kFlags[] = {
@@ -121,7 +121,7 @@ const Flag kFlags[] = {
      {.range = from_to(1, kMaxSequenceLen), .identity = Identity::flag}},
     {"micro-batch-size", kTraining, &O::micro_batch_size, "rows a micro-batch",
      {.range = from_to(1, kMaxMicroBatchSize), .identity = Identity::flag}},
-    {"gradient-accumulation-steps", kTraining, &O::gradient_accumulation_steps, "micro-batches a step",
+    {"gradient-accumulation-steps", kTraining, &O::gradient_accumulation_steps, "micro-batches a step, of each GPU",
      {.range = from_to(1, 1 << 20), .identity = Identity::flag}},
     // The identity has the number of steps, whichever flag it follows from.
     {"max-steps", kTraining, &O::max_steps, "optimizer steps; 0: --num-epochs decides",
@@ -160,6 +160,18 @@ const Flag kFlags[] = {
      "device memory to use at most, e.g. 12G; default: what is free less 5%"},
     {"recompute", kMemory, &OffloadFlags::recompute,
      "none, or block: keep block inputs only; default block when offloading", {.choices = {"none", "block"}}},
+
+    {"gpus", kRanks, &O::gpus,
+     "how many, all, or which: 0,1,3; one named twice (0,0) is shared. A step has gradient-accumulation-steps "
+     "micro-batches for each, and the bits do not depend on how many share them (with --adapter lora)"},
+    {"exchange-every", kRanks, &O::exchange_every,
+     "micro-batches that a GPU adds up before gradients are exchanged; for slow networks, and changes the bits",
+     {.range = from_to(1, 1024), .identity = Identity::flag}},
+    {"comm-timeout", kRanks, &O::comm_timeout, "seconds without a sign of life after which a GPU is given up",
+     {.range = from_to(1, 1e6)}},
+    {"transport", kRanks, &O::transport,
+     "what carries gradients: local (copies between GPUs of this process), or nccl; auto is local. The bits are the same",
+     {.choices = {"auto", "local", "nccl"}}},
 
     {"eval-steps", kRun, &O::eval_steps, "evaluate every N steps, and at the start and end; 0: only at start and end",
      {.range = from_to(0, kMostSteps)}},

@@ -25,7 +25,7 @@ const std::map<std::string, std::vector<std::string>>& derived_names() {
     static const std::map<std::string, std::vector<std::string>> names = {
         {kTokensName, {"--sequence-len", "--sample-packing", "--train-on-inputs", "--chat-template"}},
         {kRowsName, {kTokensName, "--sequence-len", "--sample-packing", "--train-on-inputs", "--chat-template"}},
-        {kStepsName, {kRowsName, kTokensName, "--micro-batch-size", "--gradient-accumulation-steps"}},
+        {kStepsName, {kRowsName, kTokensName, "--micro-batch-size", kMicroBatchesName}},
     };
     return names;
 }
@@ -53,6 +53,8 @@ std::map<std::string, std::string> identity_of(const TrainOptions& options, cons
     for (const Flag& flag : flag_table())
         if (flag.rules.identity == Identity::flag || (flag.rules.identity == Identity::adapter && lora))
             id[std::string("--") + flag.name] = identity_text(flag, decided);
+
+    if (options.exchange_every == 1) id.erase("--exchange-every");  // checkpoints without it were made so
 
     id[kStepsName] = std::to_string(steps);
     id[kRowsName] = std::to_string(train_data.rows());
@@ -92,7 +94,8 @@ std::string identity_differences(const std::map<std::string, std::string>& then,
         else if (name == kRowsName)
             data += told("the rows of --train-data were ", name);
         else
-            flags += (flags.empty() ? "the run was made with " : "; with ") + told(name + " ", name);
+            flags += (flags.empty() ? "the run was made with " : "; with ") +
+                     told(name + (name == kMicroBatchesName ? " (times GPUs) " : " "), name);
     }
     return flags + (flags.empty() || data.empty() ? "" : "; ") + data;
 }

@@ -12,7 +12,11 @@
 
 namespace slab::train {
 
-// By name: a flag with its dashes, or another cause. steps: optimizer steps of the whole run.
+// The micro-batches of a step, over all ranks, however many these are.
+inline constexpr char kMicroBatchesName[] = "--gradient-accumulation-steps";
+
+// By name: a flag with its dashes, or another cause. options: with the micro-batches of all ranks as
+// gradient_accumulation_steps, as RunPlan has them. steps: optimizer steps of the whole run.
 std::map<std::string, std::string> identity_of(const TrainOptions& options, const ModelLayout& layout, int64_t steps,
                                                const DataLoader& train_data);
 

@@ -52,6 +52,11 @@ struct TrainOptions {
     OffloadFlags offload;
     int threads = 0;
 
+    std::string gpus;  // "": one; see parse_gpus
+    int exchange_every = 1;
+    int comm_timeout = 300;  // seconds
+    std::string transport = "auto";
+
     int64_t eval_steps = 0, save_steps = 0, save_total_limit = 0, logging_steps = 1;
     std::string resume_from_checkpoint, log, trace, trace_steps = "1:3";
     bool plan = false;

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "data/base/atomic_file.h"
 #include "data/base/error.h"
@@ -33,6 +34,8 @@ json start_event(const RunPlan& plan, Session& session, int64_t step) {
             {"output_dir", path_to_run(log_path(plan.flags), plan.output_dir())},
             {"model", describe(plan.config)},
             {"device", session.device->name()},
+            {"ranks", plan.ranks()},
+            {"exchange_every", plan.flags.exchange_every},
             {"precision", kPrecision},
             {"trained_parameters", layout.trained.parameter_count()},
             {"offload", offload},
@@ -57,9 +60,9 @@ std::string name_of_eval_set(const RunPlan& plan) {
 
 }  // namespace
 
-RunFiles::RunFiles(RunPlan& plan, std::ostream& out)
-    : plan_(plan), out_(out), output_dir_(plan.output_dir()), directory_("--output-dir", output_dir_) {
+RunFiles::RunFiles(RunPlan& plan, std::ostream& out) : plan_(plan), out_(out), output_dir_(plan.output_dir()) {
     const TrainOptions& flags = plan.flags;
+    directory_.emplace("--output-dir", output_dir_);
     lock_ = data::DirectoryLock(output_dir_);
     data::remove_stale_temporaries(output_dir_);
     if (flags.micro_batch_size > static_cast<int64_t>(plan.data_sets.train->rows()))
@@ -71,6 +74,20 @@ RunFiles::RunFiles(RunPlan& plan, std::ostream& out)
     state.identity = identity_of(flags, plan.layout, plan.steps, *plan.data_sets.train);
     state.samples_per_step = plan.samples_per_step();
     state.base_fingerprint = plan.weights->fingerprint(plan.config);
+}
+
+RunFiles::RunFiles(RunPlan& plan, const RunFiles& leader, Comm& comm, std::ostream& out)
+    : state(leader.state),
+      plan_(plan),
+      comm_(&comm),
+      out_(out),
+      output_dir_(leader.output_dir_),
+      first_step_(leader.first_step_),
+      saved_step_(leader.saved_step_) {}
+
+void RunFiles::wait_for_leaders_error() {
+    comm_->meet({}, {"the leader's error"});
+    throw std::logic_error("a rank waited for an error that did not come");
 }
 
 // None: the run begins at its beginning.
@@ -184,13 +201,17 @@ bool RunFiles::consider_best() {
     return true;
 }
 
-SaveContext RunFiles::save_context() const {
-    return {plan_.layout, *plan_.weights, plan_.flags.base_model, plan_.config_json, plan_.companions, out_};
+SaveContext RunFiles::save_context(Session& session) const {
+    SaveContext context{plan_.layout,      *plan_.weights,   plan_.flags.base_model,
+                        plan_.config_json, plan_.companions, out_};
+    if (Comm* const comm = session.loop->comm(); comm != nullptr)
+        context.alive = [comm, step = state.step] { comm->alive({"saving step", step}); };
+    return context;
 }
 
 void RunFiles::write_checkpoint(Session& session) {
     try {
-        save_checkpoint(checkpoint_path(output_dir_, state.step), *session.model, save_context(), state);
+        save_checkpoint(checkpoint_path(output_dir_, state.step), *session.model, save_context(session), state);
     } catch (const std::runtime_error& error) {  // whatever its type: it is told with the way on
         throw data::IoError("the checkpoint of step " + std::to_string(state.step) +
                             " was not saved: " + sentence(error.what()) + " " + way_on());
@@ -199,6 +220,11 @@ void RunFiles::write_checkpoint(Session& session) {
 }
 
 bool RunFiles::save(Session& session) {
+    if (!is_leader()) {
+        if (!is_saved() && state.bad_steps_in_row > 0) return false;
+        saved_step_ = state.step;
+        return true;
+    }
     if (is_saved()) {
         // An interruption may have put the evaluation off until after the save.
         if (consider_best()) save_state(checkpoint_path(output_dir_, state.step), *session.model, state);
@@ -217,6 +243,7 @@ bool RunFiles::save(Session& session) {
 }
 
 void RunFiles::stop_at_bad_steps(Session& session, int64_t step, int bad_steps) {
+    if (!is_leader()) wait_for_leaders_error();
     std::string kept = "no update was applied in this run";
     if (const auto last = last_checkpoint(output_dir_)) {
         kept = "no update was applied since; the last checkpoint is " + last->string();
@@ -237,8 +264,9 @@ void RunFiles::prune() {
 }
 
 void RunFiles::write_result(Session& session) {
+    if (!is_leader()) return;
     try {
-        save_result(output_dir_, *session.model, save_context());
+        save_result(output_dir_, *session.model, save_context(session));
     } catch (const std::runtime_error& error) {  // as above
         throw data::IoError("the result was not written: " + sentence(error.what()) + " " + way_on());
     }
@@ -249,6 +277,7 @@ void RunFiles::write_result(Session& session) {
 }
 
 void RunFiles::write_trace_of(Session& session) {
+    if (!is_leader()) return;
     const std::string& file = plan_.flags.trace;
     try {
         require_own_trace(plan_.flags);  // another run may have written one there since this one began

@@ -25,6 +25,9 @@ class RunFiles {
     // Makes and locks the run directory. plan: with its inputs open; must outlive this. Throws data::UserError if files
     // lie there that the run would replace or another run is writing, data::IoError if the directory cannot be made.
     RunFiles(RunPlan& plan, std::ostream& out);
+    // For a rank beside the first, whose files are `leader`: the same state, and nothing is ever written. Calls that
+    // the leader would end with an error wait for that in a meeting.
+    RunFiles(RunPlan& plan, const RunFiles& leader, Comm& comm, std::ostream& out);
 
     // Whether the run that is resumed here has ended, with every output that this command asks for. Reads its
     // checkpoint and compares it. If so, checkpoints that a kill left are pruned and the result is named.
@@ -52,6 +55,10 @@ class RunFiles {
     // Throws SideFileError.
     void write_trace_of(Session& session);
 
+    // The run ends with an error that the leader tells. For other ranks alone.
+    [[noreturn]] void wait_for_leaders_error();
+    bool is_leader() const { return comm_ == nullptr; }
+
     // How to resume, as the end of an error: "The last checkpoint is ...".
     std::string way_on() const;
 
@@ -64,13 +71,14 @@ class RunFiles {
     bool consider_best();
     void write_checkpoint(Session& session);
     void prune();
-    SaveContext save_context() const;
+    SaveContext save_context(Session& session) const;
 
     RunPlan& plan_;
+    Comm* const comm_ = nullptr;  // of another rank than the leader
     std::ostream& out_;
     const std::filesystem::path output_dir_;
     data::DirectoryLock lock_;  // held until an empty directory is removed
-    data::OutputDirectory directory_;
+    std::optional<data::OutputDirectory> directory_;
     RunLog log_;
     int64_t first_step_ = 0;
     int64_t saved_step_ = -1;  // a checkpoint of this step lies in output_dir_

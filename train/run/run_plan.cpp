@@ -1,6 +1,7 @@
 // Flags and paths are checked before the table of memory is printed, so that an error stands where a user looks.
 #include "train/run/run_plan.h"
 
+#include <algorithm>
 #include <ostream>
 
 #include "data/base/display.h"
@@ -11,7 +12,10 @@
 #include "train/files/gguf_config.h"
 #include "train/files/model_directory.h"
 #include "train/model/memory_plan.h"
+#include "train/run/checkpoint.h"
+#include "train/run/flag_table.h"
 #include "train/run/idle_flags.h"
+#include "train/run/rank_team.h"
 #include "train/run/run_directory.h"
 #include "train/run/run_setup.h"
 #include "train/run/session.h"
@@ -82,6 +86,19 @@ void note_settings(const TrainOptions& flags, const ModelConfig& config, const M
             << flags.seed << " draws them again)\n";
 }
 
+// The options with the micro-batches of all ranks in a step. A run that is resumed keeps those of its checkpoint,
+// whatever the number of ranks, unless the command line gives them.
+TrainOptions for_all_ranks(TrainOptions o, size_t ranks) {
+    const auto from = o.resume_from_checkpoint.empty()     ? std::nullopt
+                      : o.resume_from_checkpoint == "last" ? last_checkpoint(o.output_dir)
+                                                           : std::optional(fs::path(o.resume_from_checkpoint));
+    const bool given =
+        is_given(o, "gradient-accumulation-steps") && !o.given.at("gradient-accumulation-steps").in_config_file;
+    const std::optional<int> then = from && !given ? micro_batches_of(*from) : std::nullopt;
+    o.gradient_accumulation_steps = then ? *then : o.gradient_accumulation_steps * static_cast<int>(ranks);
+    return o;
+}
+
 void note_offload(const OffloadFlags& flags, const ModelLayout& layout, std::ostream& out) {
     if (!flags.num_slots.empty() && flags.num_slots != "auto" && !layout.ring.streamed().empty() &&
         layout.settings.num_slots > layout.ring.slots())
@@ -96,22 +113,55 @@ void note_offload(const OffloadFlags& flags, const ModelLayout& layout, std::ost
 
 }  // namespace
 
+namespace {
+
+// Who works, and what a step is divided into.
+void note_ranks(const RunPlan& plan, std::ostream& out) {
+    std::string gpus;
+    for (const int gpu : plan.gpus) gpus += (gpus.empty() ? "" : ", ") + std::to_string(gpu);
+    out << data::counted(plan.gpus.size(), "rank");
+    if (kBackend == Backend::cuda) out << " on GPU " << gpus;
+    const uint64_t M = static_cast<uint64_t>(plan.flags.gradient_accumulation_steps);
+    const uint64_t in_round = plan.gpus.size() * static_cast<uint64_t>(plan.flags.exchange_every);
+    const double gradient_bytes = static_cast<double>(plan.layout.trained.total_elems() * sizeof(float));
+    const auto micro_batches = [](uint64_t n) {
+        return std::to_string(n) + (n == 1 ? " micro-batch" : " micro-batches");
+    };
+    out << ": a step has " << micro_batches(M) << " in " << data::counted((M + in_round - 1) / in_round, "round")
+        << "; a round exchanges " << memory_text(static_cast<size_t>(gradient_bytes)) << " of gradients\n";
+    if (M % in_round != 0)
+        out << "note: the last round of a step has work for " << micro_batches(M % in_round) << " of " << in_round
+            << "; ranks without one wait\n";
+    if (!plan.trains_adapter() && plan.ranks() > 1)
+        out << "note: without an adapter the bits of a run depend on the number of ranks\n";
+}
+
+}  // namespace
+
 RunPlan::RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream& out)
-    : flags(options), base(data::find_model("--base-model", options.base_model)), config(read_base_config(base)) {
+    : gpus(parse_gpus(options.gpus)),
+      flags(for_all_ranks(options, gpus.size())),
+      base(data::find_model("--base-model", options.base_model)),
+      config(read_base_config(base)) {
     ModelSettings settings = settings_from(flags, config);
     trace_steps = parse_trace_steps(flags.trace_steps);
     check_paths(flags, base);
     sample = plan_sample(flags, base, config);
     settings.cache_positions = sample.positions;
+    settings.ranks = ranks();
+    settings.exchange_every = flags.exchange_every;
+    settings.transport_bytes = check_transport(flags.transport, gpus);
     note_settings(flags, config, settings, out);
     if (flags.plan && !flags.from_scratch) check_weights(base, config, out);
     out << describe(config) << "\n";
-    device = open_device(flags.threads, flags.offload);
-    layout = plan_layout(*device, config, settings, flags.offload);
-    fits_ = fits_budget(*device, layout);
+    devices = open_devices(flags.threads, flags.offload, gpus);
+    Device& device = tightest_device();
+    layout = plan_layout(device, config, settings, flags.offload);
+    fits_ = fits_budget(device, layout);
     note_offload(flags.offload, layout, out);
     out << "trains " << count_text(layout.trained.parameter_count()) << " parameters in "
-        << layout.trained.tensors().size() << " tensors on " << device->name() << " (" << kPrecision << ")\n";
+        << layout.trained.tensors().size() << " tensors on " << device.name() << " (" << kPrecision << ")\n";
+    if (in_team()) note_ranks(*this, out);
     if (flags.plan && !flags.train_data.empty()) {
         open_rows(stop, out);
         out << "data: " << data::counted(data_sets.train->rows(), "row") << " of "
@@ -122,10 +172,18 @@ RunPlan::RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream
     print_layout(out);
 }
 
+Device& RunPlan::tightest_device() const {
+    return **std::min_element(devices.begin(), devices.end(), [](const auto& a, const auto& b) {
+        return a->memory().budget_bytes() < b->memory().budget_bytes();
+    });
+}
+
 void RunPlan::print_layout(std::ostream& out) const {
-    const MemoryAccount& account = device->memory();
+    Device& device = tightest_device();
+    const MemoryAccount& account = device.memory();
+    if (ranks() > 1) out << "of each rank:\n";
     out << describe_plan(layout, account.reserved_bytes(), account.budget_bytes());
-    if (const size_t free_bytes = device->available_bytes(); account.budget_bytes() > free_bytes && free_bytes != 0)
+    if (const size_t free_bytes = device.available_bytes(); account.budget_bytes() > free_bytes && free_bytes != 0)
         out << "note: the budget is more than the " << memory_text(free_bytes) << " that the GPU has free now\n";
     if (!flags.from_scratch && data::is_gguf_file(base))
         out << "base model\n  " << describe_gguf(data::GgufFile(base), config, sizeof(real)) << "\n";
@@ -143,7 +201,8 @@ void RunPlan::open_rows(data::StopToken stop, std::ostream& out) {
 }
 
 void RunPlan::open_inputs(data::StopToken stop, std::ostream& out) {
-    check_memory(*device, layout);
+    check_memory(tightest_device(), layout);
+    if (ranks() > 1) check_host_memory_of_ranks(layout, available_host_bytes());
     open_rows(stop, out);
     weights = flags.from_scratch ? BaseWeights::random(flags.seed, config) : BaseWeights::from_files(base, config);
     if (!trains_adapter()) config_json = config_json_for(base, config, DType::f32);

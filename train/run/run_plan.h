@@ -23,9 +23,8 @@
 namespace slab::train {
 
 struct RunPlan {
-    // Checks flags and paths, plans the layout and prints it. flags must outlive the plan. Throws data::UserError,
-    // data::IoError, DeviceError.
-    RunPlan(const TrainOptions& flags, data::StopToken stop, std::ostream& out);
+    // Checks flags and paths, plans the layout and prints it. Throws data::UserError, data::IoError, DeviceError.
+    RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream& out);
     RunPlan(const RunPlan&) = delete;
     RunPlan& operator=(const RunPlan&) = delete;
 
@@ -41,12 +40,18 @@ struct RunPlan {
     // The weights of the run's result.
     std::filesystem::path result_file() const;
 
-    const TrainOptions& flags;
+    int ranks() const { return static_cast<int>(gpus.size()); }
+    // Whether ranks meet; else one rank does all, as if there were no ranks.
+    bool in_team() const { return layout.settings.sums_in_order(); }
+
+    const std::vector<int> gpus;  // the device of each rank
+    // As they were given, but for gradient_accumulation_steps: the micro-batches of all ranks in a step.
+    const TrainOptions flags;
     const std::filesystem::path base;  // where --base-model was found
     const ModelConfig config;
     std::pair<int64_t, int64_t> trace_steps{0, 0};  // first and last, from 1
     SamplePlan sample;
-    std::unique_ptr<Device> device;  // until the session takes it
+    std::vector<std::unique_ptr<Device>> devices;  // of the ranks, until their sessions take them
     ModelLayout layout;
 
     // From open_inputs() on:
@@ -59,6 +64,8 @@ struct RunPlan {
   private:
     void open_rows(data::StopToken stop, std::ostream& out);
     void print_layout(std::ostream& out) const;
+    // The one with the least budget: the layout is the same on all.
+    Device& tightest_device() const;
 
     bool fits_ = false;
 };

@@ -69,7 +69,12 @@ void RunSteps::take() {
         take_steps();
         end_trace();
         if (complete() && files_.first_step() < plan_.steps) evaluate();
-    } catch (const SideFileError& error) {
+        if (session_.loop->comm() != nullptr) stop_requested();  // all learn of a file that failed
+    } catch (const std::runtime_error& error) {
+        const bool of_files = dynamic_cast<const SideFileError*>(&error) || dynamic_cast<const DataFailed*>(&error);
+        if (!of_files) throw;
+        collect_all();
+        if (!files_.is_leader()) files_.wait_for_leaders_error();
         const std::string end =
             sentence(error.what()) + " The run ends after step " + std::to_string(files_.state.step);
         bool saved = false;
@@ -83,7 +88,7 @@ void RunSteps::take() {
 }
 
 void RunSteps::take_steps() {
-    while (!complete() && !stop_.requested()) {
+    while (!complete() && !stop_requested()) {
         start_trace();
         if (!enqueue()) {
             out_ << "note: step " << files_.state.step + 1
@@ -99,6 +104,38 @@ void RunSteps::take_steps() {
         if (due(plan_.flags.save_steps)) save();
     }
     collect_all();
+}
+
+bool RunSteps::stop_requested() {
+    if (session_.loop->comm() == nullptr) return stop_.requested();
+    return session_.loop->any_stops(stop_, side_failure_, {"after step", files_.state.step});
+}
+
+// On several ranks a failure of the leader's files waits for the next meeting, so that all end at the same place.
+void RunSteps::keep_side_failure(const std::function<void()>& write) {
+    try {
+        write();
+    } catch (const SideFileError& error) {
+        if (session_.loop->comm() == nullptr) throw;
+        if (side_failure_.empty()) side_failure_ = error.what();
+    }
+}
+
+// The worst rank's memory and waiting; traffic and links together.
+RunSteps::Shared RunSteps::shared_by_all(const Shared& mine, int64_t step) {
+    if (session_.loop->comm() == nullptr) return mine;
+    Shared all{};
+    for (const Shared& its : session_.loop->comm()->meet_values(mine, {"numbers of step", step})) {
+        all.wait_ms = std::max(all.wait_ms, its.wait_ms);
+        all.peak_bytes = std::max(all.peak_bytes, its.peak_bytes);
+        all.link_gbps += its.link_gbps;
+        all.filling += its.filling;
+        all.slabs_in += its.slabs_in;
+        all.bytes_in += its.bytes_in;
+        all.slabs_out += its.slabs_out;
+        all.bytes_out += its.bytes_out;
+    }
+    return all;
 }
 
 // Returns false if a stop came in the middle of the step, which is dropped then.
@@ -155,25 +192,34 @@ void RunSteps::collect_one() {
     r.skipped = result.skipped;
     r.learning_rate = flight.learning_rate;
     r.targets = result.targets;
-    r.tokens = result.tokens - flight.filling;
+    const double wait_ms = session_.model->offload().stats().wait_ms;
+    const Shared all = shared_by_all({.wait_ms = std::max(0.0, wait_ms - wait_ms_reported_),
+                                      .link_gbps = session_.link_gbps,
+                                      .peak_bytes = session_.device->memory().peak_bytes(),
+                                      .filling = flight.filling,
+                                      .slabs_in = flight.slabs_in,
+                                      .bytes_in = flight.bytes_in,
+                                      .slabs_out = flight.slabs_out,
+                                      .bytes_out = flight.bytes_out},
+                                     r.step);
+    wait_ms_reported_ = wait_ms;
+    r.tokens = result.tokens - all.filling;
     r.seconds = result.seconds;
     const double per_step = data::seconds_since(started_) / static_cast<double>(r.step - files_.first_step());
     r.left_seconds = per_step * static_cast<double>(plan_.steps - r.step);
-    r.device_peak_bytes = session_.device->memory().peak_bytes();
+    r.device_peak_bytes = all.peak_bytes;
     r.device_budget_bytes = session_.device->memory().budget_bytes();
     r.streaming = !plan_.layout.ring.streamed().empty();
-    r.slabs_in = flight.slabs_in;
-    r.bytes_in = flight.bytes_in;
-    r.slabs_out = flight.slabs_out;
-    r.bytes_out = flight.bytes_out;
-    r.link_gbps = session_.link_gbps;
-    const double wait_ms = session_.model->offload().stats().wait_ms;
-    r.wait_ms = std::max(0.0, wait_ms - wait_ms_reported_);
-    wait_ms_reported_ = wait_ms;
+    r.slabs_in = all.slabs_in;
+    r.bytes_in = all.bytes_in;
+    r.slabs_out = all.slabs_out;
+    r.bytes_out = all.bytes_out;
+    r.link_gbps = all.link_gbps;
+    r.wait_ms = all.wait_ms;
     totals_.add(r, r.targets != 0 ? static_cast<uint64_t>(flags.gradient_accumulation_steps) : 0);
     if (r.step % flags.logging_steps == 0 || r.step == plan_.steps || r.skipped || r.targets == 0)
         out_ << step_line(r) << "\n" << std::flush;
-    files_.log().step(r);
+    keep_side_failure([&] { files_.log().step(r); });
     TrainerState& state = files_.state;
     if (r.targets != 0) state.bad_steps_in_row = result.skipped ? state.bad_steps_in_row + 1 : 0;
     if (state.bad_steps_in_row < kBadStepsAllowed) return;
@@ -204,17 +250,24 @@ void RunSteps::evaluate() {
     out_ << "eval " << step << "/" << plan_.steps << "  "
          << format_text("loss %.4f  perplexity %.2f", *loss, std::exp(*loss)) << "  (" << count_text(rows) << " rows)\n"
          << std::flush;
-    files_.log().write({{"step", step},
-                        {"eval_loss", json_number(*loss)},
-                        {"eval_perplexity", json_number(std::exp(*loss))},
-                        {"eval_rows", rows},
-                        {"eval_runtime", data::seconds_since(start)}});
+    keep_side_failure([&] {
+        files_.log().write({{"step", step},
+                            {"eval_loss", json_number(*loss)},
+                            {"eval_perplexity", json_number(std::exp(*loss))},
+                            {"eval_rows", rows},
+                            {"eval_runtime", data::seconds_since(start)}});
+    });
     files_.note_evaluation({step, *loss});
 }
 
 void RunSteps::sample(const std::string& when) {
     if (plan_.flags.sample.empty()) return;
-    files_.log().write(write_sample(plan_.flags, plan_.sample, *session_.model, when, stop_, out_));
+    Comm* const comm = session_.loop->comm();
+    const auto alive = [&] {
+        if (comm != nullptr) comm->alive({"sample at step", files_.state.step});
+    };
+    const nlohmann::json line = write_sample(plan_.flags, plan_.sample, *session_.model, when, stop_, out_, alive);
+    keep_side_failure([&] { files_.log().write(line); });
     restart_clock();
 }
 
@@ -240,7 +293,7 @@ void RunSteps::start_trace() {
 void RunSteps::end_trace() {
     if (trace_ != Trace::during) return;
     collect_all();
-    files_.write_trace_of(session_);
+    keep_side_failure([&] { files_.write_trace_of(session_); });
     session_.model->offload().set_trace(false);
     trace_ = Trace::after;
     restart_clock();
@@ -259,6 +312,8 @@ void RunSteps::finish() {
     try {
         if (files_.first_step() < plan_.steps) sample("after");
         files_.write_result(session_);
+        if (!side_failure_.empty()) throw SideFileError(side_failure_);
+        if (!files_.is_leader()) return;
         write_summary(plan_, session_, files_, totals_, data::seconds_since(started_), out_);
     } catch (const SideFileError& error) {
         throw data::IoError(sentence(error.what()) + " " + files_.way_on());

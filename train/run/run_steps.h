@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <ostream>
 #include <string>
 
@@ -42,7 +43,17 @@ class RunSteps {
         uint64_t slabs_in, bytes_in, slabs_out, bytes_out;
     };
 
+    // What all ranks must know of one: to be shown, and added up.
+    struct Shared {
+        double wait_ms, link_gbps;
+        uint64_t peak_bytes, filling, slabs_in, bytes_in, slabs_out, bytes_out;
+    };
+
     void take_steps();
+    // Whether any rank is asked to stop. A file that failed on the leader meanwhile ends the run on all ranks here.
+    bool stop_requested();
+    void keep_side_failure(const std::function<void()>& write);
+    Shared shared_by_all(const Shared& mine, int64_t step);
     bool enqueue();
     void collect_one();
     void collect_all() {
@@ -63,6 +74,7 @@ class RunSteps {
     std::deque<InFlight> in_flight_;
     StepTotals totals_;
     double wait_ms_reported_ = 0;
+    std::string side_failure_;  // on several ranks: of a log or trace, until all ranks know
     std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
     enum class Trace { before, during, after } trace_ = Trace::before;
 };

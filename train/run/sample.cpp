@@ -69,7 +69,7 @@ json sample_request(const TrainOptions& flags) {
 }
 
 json write_sample(const TrainOptions& flags, const SamplePlan& plan, Model& model, const std::string& when,
-                  data::StopToken stop, std::ostream& out) {
+                  data::StopToken stop, std::ostream& out, const std::function<void()>& at_token) {
     const auto start = std::chrono::steady_clock::now();
     const SampleSettings settings{.tokens = flags.sample_tokens,
                                   .temperature = flags.sample_temperature,
@@ -89,6 +89,7 @@ json write_sample(const TrainOptions& flags, const SamplePlan& plan, Model& mode
         };
         end = sample_tokens(model, plan.prompt, settings, stop, [&](int32_t token) {
             ++tokens;
+            if (at_token) at_token();
             show(stream.add(token));
         });
         show(stream.rest());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -30,8 +31,9 @@ SamplePlan plan_sample(const TrainOptions& flags, const std::filesystem::path& b
 // What is asked for, as the log has it; null without --sample.
 nlohmann::json sample_request(const TrainOptions& flags);
 
-// Prints a sample as it is generated and returns its line of the log. when: "before", "after", "at step N".
+// Prints a sample as it is generated and returns its line of the log. when: "before", "after", "at step N". at_token is
+// called for each token.
 nlohmann::json write_sample(const TrainOptions& flags, const SamplePlan& plan, Model& model, const std::string& when,
-                            data::StopToken stop, std::ostream& out);
+                            data::StopToken stop, std::ostream& out, const std::function<void()>& at_token = {});
 
 }  // namespace slab::train

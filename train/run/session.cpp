@@ -9,8 +9,9 @@
 
 namespace slab::train {
 
-std::unique_ptr<Device> open_device(int threads, const OffloadFlags& flags) {
-    return std::make_unique<Device>(DeviceOptions{.threads = threads, .budget_bytes = flags.budget_bytes()});
+std::unique_ptr<Device> open_device(int threads, const OffloadFlags& flags, int gpu, int sharing) {
+    return std::make_unique<Device>(
+        DeviceOptions{.index = gpu, .threads = threads, .budget_bytes = flags.budget_bytes(), .sharing = sharing});
 }
 
 ModelLayout plan_layout(Device& device, const ModelConfig& config, const ModelSettings& settings,
@@ -37,12 +38,12 @@ void check_memory(Device& device, const ModelLayout& layout) {
 }
 
 Session open_session(std::unique_ptr<Device> device, const ModelLayout& layout, BaseWeights& weights,
-                     const Model::Options& options, const std::filesystem::path& adapter_in) {
+                     const Model::Options& options, const std::filesystem::path& adapter_in, Comm* comm) {
     auto model = std::make_unique<Model>(*device, layout, weights, options);
     if (!adapter_in.empty())
         model->trained().write_weights(read_trained(adapter_weights_file(adapter_in), layout.trained),
                                        model->compute());
-    auto loop = std::make_unique<StepLoop>(*model);
+    auto loop = std::make_unique<StepLoop>(*model, comm);
     return {.device = std::move(device), .model = std::move(model), .loop = std::move(loop)};
 }
 

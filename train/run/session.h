@@ -24,8 +24,9 @@ struct Session {
     double link_gbps = 0;  // of copies to the device alone, once measured
 };
 
-// A device with a budget of --vram-budget. threads: 0 takes all cores.
-std::unique_ptr<Device> open_device(int threads, const OffloadFlags& flags);
+// A device with a budget of --vram-budget. threads: 0 takes all cores. gpu: its index; sharing: ranks of this process
+// on that device, which get equal parts of its budget.
+std::unique_ptr<Device> open_device(int threads, const OffloadFlags& flags, int gpu = 0, int sharing = 1);
 // The layout on this device: --num-slots auto takes as many slots as its budget holds. Allocates nothing.
 ModelLayout plan_layout(Device& device, const ModelConfig& config, const ModelSettings& settings,
                         const OffloadFlags& flags);
@@ -36,9 +37,11 @@ bool fits_budget(Device& device, const ModelLayout& layout);
 // Throws an error with advice if the layout exceeds the budget, the device, host memory or the address space.
 void check_memory(Device& device, const ModelLayout& layout);
 
-// Allocates and loads the model as the layout says; check_memory() has passed. adapter_in: a PEFT directory whose
-// weights the model starts with, or "". Throws what Model and read_trained() throw.
+// Allocates and loads the model as the layout says; check_memory() has passed. The model starts with the weights of
+// adapter_in, a PEFT directory, unless it is "". A run on several ranks gives its comm, which outlives the session.
+// Throws what Model and read_trained() throw.
 Session open_session(std::unique_ptr<Device> device, const ModelLayout& layout, BaseWeights& weights,
-                     const Model::Options& options = {}, const std::filesystem::path& adapter_in = {});
+                     const Model::Options& options = {}, const std::filesystem::path& adapter_in = {},
+                     Comm* comm = nullptr);
 
 }  // namespace slab::train

@@ -41,8 +41,8 @@ const std::vector<std::pair<std::string, std::string>> kChanges = {
 };
 
 // Flags of a run's identity that other tests change: they want another base, other data or another kind of result.
-const std::set<std::string> kElsewhere = {"--from-scratch",  "--sample-packing", "--train-on-inputs",
-                                          "--chat-template", "--adapter",        "--freeze-layers"};
+const std::set<std::string> kElsewhere = {"--from-scratch", "--sample-packing", "--train-on-inputs", "--chat-template",
+                                          "--adapter",      "--freeze-layers",  "--exchange-every"};
 
 }  // namespace
 
