@@ -1,145 +1,149 @@
-// A template is recognised only when it is sure to write what render() writes; a doubtful one is left to the user.
+// A conversation becomes the template's values, then text with origins, then tokens.
 #include "data/chat_template.h"
 
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <string_view>
 
+#include "data/base/checksum.h"
+#include "data/base/display.h"
 #include "data/base/error.h"
-#include "data/base/utf8.h"
+#include "data/base/input_file.h"
+#include "data/base/json_file.h"
+#include "data/chat_forms.h"
+#include "data/chat_values.h"
 
 namespace slab::data {
 
 namespace {
 
-constexpr const char* kImStart = "<|im_start|>";
-constexpr const char* kImEnd = "<|im_end|>";
-constexpr const char* kStartHeader = "<|start_header_id|>";
-constexpr const char* kEndHeader = "<|end_header_id|>";
-constexpr const char* kEndOfTurn = "<|eot_id|>";
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 
-bool holds(std::string_view text, std::string_view part) {
-    return text.find(part) != std::string_view::npos;
-}
-
-std::optional<ChatFormat> recognise(const Tokenizer& tokenizer) {
-    const std::string& jinja = tokenizer.chat_template();
-    if (!jinja.empty()) {
-        // Forms with the same special tokens that write more or less than the messages: Phi's im_sep between role and
-        // text, Llama 3.1's system block of dates, Qwen3's empty thoughts before the last reply, trimmed ChatML.
-        for (const char* const more : {"<|im_sep|>", "Knowledge Date", "<think>"})
-            if (holds(jinja, more)) return std::nullopt;
-        if (holds(jinja, kImStart) && holds(jinja, kImEnd) && !holds(jinja, "trim")) return ChatFormat::chatml;
-        if (holds(jinja, kStartHeader) && holds(jinja, kEndOfTurn)) return ChatFormat::llama3;
-        return std::nullopt;  // a form of its own: the special tokens would mislead
-    }
-    if (tokenizer.id_of(kImStart) && tokenizer.id_of(kImEnd)) return ChatFormat::chatml;
-    if (tokenizer.id_of(kStartHeader) && tokenizer.id_of(kEndHeader) && tokenizer.id_of(kEndOfTurn))
-        return ChatFormat::llama3;
-    return std::nullopt;
-}
-
-// The system message that a ChatML template adds to a conversation without one. A message with quotes, braces or
-// escapes does not count: it may be computed.
-std::string default_system_of(std::string_view jinja) {
-    for (const std::string_view line_end : {"\\n", "\n"}) {
-        const std::string opening = std::string(kImStart) + "system" + std::string(line_end);
-        for (size_t at = jinja.find(opening); at != std::string_view::npos; at = jinja.find(opening, at + 1)) {
-            const std::string_view rest = jinja.substr(at + opening.size());
-            const std::string_view text = rest.substr(0, rest.find(kImEnd));
-            if (text.size() < rest.size() && !text.empty() && text.find_first_of("'\"{}\\") == std::string_view::npos)
-                return std::string(text);
-        }
-    }
-    return "";
-}
-
-// Trims as Jinja does: by Python's white space, which is Unicode's and four control characters.
-std::string_view trimmed(std::string_view text) {
-    const auto blank = [](Utf8Char c) {
-        return c.bytes > 0 && (is_white_space(c.code_point) || (c.code_point >= 0x1c && c.code_point <= 0x1f));
-    };
-    while (!text.empty() && blank(utf8_char_at(text, 0))) text.remove_prefix(utf8_char_at(text, 0).bytes);
-    while (!text.empty() && blank(utf8_char_before(text, text.size())))
-        text.remove_suffix(utf8_char_before(text, text.size()).bytes);
+std::string template_file(const std::string& given) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(given, error))
+        throw UserError({.subject = "--chat-template " + given,
+                         .given = "there is no such file",
+                         .wanted = "chatml, llama3, or a file with a template in Jinja's language"});
+    std::string text = InputFile(given).read_all("a chat template", kMaxTemplateBytes);
+    const size_t begin = text.find_first_not_of(" \t\r\n");
+    if (begin != std::string::npos && (text.compare(begin, 2, "{\"") == 0 || text.compare(begin, 2, "{\n") == 0))
+        throw UserError({.subject = "--chat-template " + given,
+                         .given = "is JSON",
+                         .wanted = "the template's text alone",
+                         .hint = "`jq -r .chat_template " + given + " > chat_template.jinja` writes it"});
     return text;
 }
 
-uint32_t required(const Tokenizer& tokenizer, const char* special, const char* format) {
-    if (const auto id = tokenizer.id_of(special)) return *id;
-    throw UserError(
-        {.subject = std::string("chat template ") + format,
-         .given = std::string("the vocabulary has no token ") + special + " (" + tokenizer.description() + ")",
-         .hint = "use the instruct variant of the model, or records of prompt and completion"});
+bool is_form(const std::string& given) {
+    return given == "chatml" || given == "llama3";
 }
 
 }  // namespace
 
-std::optional<ChatTemplate> ChatTemplate::find(const Tokenizer& tokenizer, const std::string& given) {
-    std::optional<ChatFormat> format;
-    if (given.empty()) {
-        format = recognise(tokenizer);
-        if (!format) return std::nullopt;
-    } else if (given == "chatml") {
-        format = ChatFormat::chatml;
-    } else if (given == "llama3") {
-        format = ChatFormat::llama3;
-    } else {
-        throw UserError({.subject = "--chat-template " + given, .wanted = "chatml or llama3"});
-    }
-    const std::string& jinja = tokenizer.chat_template();
-    ChatTemplate result;
-    result.format_ = *format;
-    if (*format == ChatFormat::chatml) {
-        result.begin_ = required(tokenizer, kImStart, "ChatML");
-        result.end_ = required(tokenizer, kImEnd, "ChatML");
-        if (recognise(tokenizer) == format) result.default_system_ = default_system_of(jinja);
-        const bool wants_bos = jinja.empty() ? tokenizer.adds_bos() : holds(jinja, "bos_token");
-        if (wants_bos && tokenizer.bos() != result.begin_) result.bos_ = tokenizer.bos();
-    } else {
-        result.begin_ = required(tokenizer, kStartHeader, "Llama 3");
-        result.middle_ = required(tokenizer, kEndHeader, "Llama 3");
-        result.end_ = required(tokenizer, kEndOfTurn, "Llama 3");
-        result.bos_ = tokenizer.id_of("<|begin_of_text|>");
-    }
-    return result;
+void ChatCounts::add(const ChatCounts& more) {
+    conversations += more.conversations;
+    context_turns += more.context_turns;
+    other_openings += more.other_openings;
+    endless += more.endless;
+    special_replies += more.special_replies;
+    if (special.empty()) special = more.special;
+    lost_contents += more.lost_contents;
+    lost_thoughts += more.lost_thoughts;
+    lost_calls += more.lost_calls;
+    unused_keys.insert(unused_keys.end(), more.unused_keys.begin(), more.unused_keys.end());
 }
 
-void ChatTemplate::render(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                          std::vector<uint32_t>& tokens, std::vector<uint8_t>& is_reply) const {
-    const auto special = [&](uint32_t token, bool reply = false) {
-        tokens.push_back(token);
-        is_reply.push_back(reply);
-    };
-    const auto plain = [&](std::string_view text, bool reply = false) {
-        for (const uint32_t token : tokenizer.encode(text, SpecialTokens::as_text)) special(token, reply);
-    };
-    const auto message = [&](std::string_view role, std::string_view content) {
-        const bool reply = role == "assistant";
-        std::string header(role);
-        special(begin_);
-        if (format_ == ChatFormat::llama3) {
-            plain(header);
-            special(middle_);
-            header.clear();
-            content = trimmed(content);
-        }
-        header += format_ == ChatFormat::llama3 ? "\n\n" : "\n";
-        if (reply) {
-            plain(header);
-            plain(content, true);
-        } else {
-            plain(header.append(content));
-        }
-        special(end_, reply);
-        if (format_ == ChatFormat::chatml) plain("\n");
-    };
-    if (bos_) special(*bos_);
-    if (!default_system_.empty() && !messages.empty() && messages[0].role != "system")
-        message("system", default_system_);
-    for (const ChatMessage& m : messages) message(m.role, m.content);
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const ChatSettings& settings)
+    : special_tokens_(tokenizer.chat().special_tokens) {
+    options_.now = settings.now;
 }
 
-std::string ChatTemplate::description() const {
-    return format_ == ChatFormat::chatml ? "ChatML" : "Llama 3";
+void ChatTemplate::use(std::string_view source, const std::string& name, std::string description) {
+    standard_ = std::make_shared<const jinja::Template>(jinja::Template::compile(source, name));
+    description_ = std::move(description);
+    takes_lists_ = takes_lists();
+}
+
+void ChatTemplate::use_form(const Tokenizer& tokenizer, const std::string& form, const std::string& why) {
+    const ChatForm& known = chat_form(form);
+    for (const char* special : known.special_tokens)
+        if (!tokenizer.id_of(special))
+            throw UserError(
+                {.subject = std::string("chat template ") + known.name,
+                 .given = std::string("the vocabulary has no token ") + special + " (" + tokenizer.description() + ")",
+                 .hint = "use the instruct variant of the model, or records of prompt and completion"});
+    // A start of text that the model expects before every text stands before a conversation too.
+    const auto bos = tokenizer.bos();
+    special_tokens_["bos_token"] = form == "llama3" ? (tokenizer.id_of("<|begin_of_text|>") ? "<|begin_of_text|>" : "")
+                                   : tokenizer.adds_bos() && bos && bos != tokenizer.id_of(known.special_tokens[0])
+                                       ? tokenizer.decode({&*bos, 1}, true)
+                                       : "";
+    use(known.source, known.name, known.name + why);
+}
+
+std::optional<ChatTemplate> ChatTemplate::find(const Tokenizer& tokenizer, const ChatSettings& settings) {
+    ChatTemplate made(tokenizer, settings);
+    const ChatFiles& files = tokenizer.chat();
+    if (is_form(settings.given)) {
+        made.use_form(tokenizer, settings.given, "");
+    } else if (!settings.given.empty()) {
+        made.use(template_file(settings.given), settings.given, "chat template " + settings.given);
+    } else if (!files.standard.empty()) {
+        made.use(files.standard, files.from, "the model's chat template");
+        if (!files.tool_use.empty())
+            made.tool_use_ = std::make_shared<const jinja::Template>(
+                jinja::Template::compile(files.tool_use, files.from + ", tool_use"));
+    } else if (!files.names.empty()) {
+        std::string names;
+        for (const std::string& name : files.names) names += (names.empty() ? "" : ", ") + quote(name);
+        throw UserError({.subject = files.from,
+                         .given = "has chat templates named " + names,
+                         .wanted = "one named \"default\"",
+                         .hint = "write the right one into a file and give it as --chat-template"});
+    } else {
+        const char* form =
+            form_of_vocabulary([&](const char* special) { return tokenizer.id_of(special).has_value(); });
+        if (form == nullptr) return std::nullopt;
+        made.use_form(tokenizer, form, ", as the model has no template");
+    }
+    return made;
+}
+
+bool ChatTemplate::shows_date() const {
+    const auto shows = [](const jinja::Template& one) {
+        const auto& names = one.context_names();
+        return std::find(names.begin(), names.end(), "strftime_now") != names.end();
+    };
+    return shows(*standard_) || (tool_use_ && shows(*tool_use_));
+}
+
+// Asks the template itself: a list of one text must be printed as the text is.
+bool ChatTemplate::takes_lists() const {
+    const std::string mark = "some words";
+    const auto rendered = [&](const nlohmann::ordered_json& content) -> std::string {
+        try {
+            Conversation conversation;
+            conversation.messages.push_back({{"role", "user"}, {"content", content}});
+            ChatValues values(conversation, special_tokens_, true);
+            return standard_->render(values.context(1, false), options_).text;
+        } catch (const UserError&) {
+            return "";
+        }
+    };
+    const std::string plain = rendered(mark);
+    return plain.find(mark) != std::string::npos && rendered({{{"type", "text"}, {"text", mark}}}) == plain;
+}
+
+std::string chat_template_identity(const std::string& given) {
+    if (given.empty() || is_form(given)) return given;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char c : template_file(given)) hash = checksum_step(hash, static_cast<unsigned char>(c));
+    std::array<char, 40> text{};
+    std::snprintf(text.data(), text.size(), "a file with the hash %016" PRIx64, hash);
+    return text.data();
 }
 
 }  // namespace slab::data

@@ -2,11 +2,14 @@
 #include "data/prepare.h"
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 #include <exception>
 #include <stdexcept>
 
 #include "data/base/display.h"
 #include "data/base/error.h"
+#include "data/base/local_time.h"
 #include "data/base/parallel.h"
 #include "data/tokenizer/pre_tokenizer.h"
 
@@ -91,11 +94,15 @@ size_t append_text(std::string_view text, const Tokenizer& tokenizer, bool ends_
 }
 
 PreparedRecords::PreparedRecords(const Tokenizer& tokenizer, PrepareSettings settings)
-    : tokenizer_(tokenizer),
-      end_of_text_(end_of_text(tokenizer)),
-      settings_(std::move(settings)),
-      chat_(ChatTemplate::find(tokenizer, settings_.chat_template)) {
+    : tokenizer_(tokenizer), end_of_text_(end_of_text(tokenizer)), settings_(std::move(settings)) {
     if (settings_.T < 2) throw std::logic_error("a row has an input and a target at least");
+    if (settings_.now.tm_mday == 0) settings_.now = local_time_now();
+    try {
+        chat_ = ChatTemplate::find(tokenizer, {.given = settings_.chat_template, .now = settings_.now});
+    } catch (const UserError& error) {
+        if (!settings_.chat_template.empty()) throw;
+        chat_error_ = error.what();  // texts need no template
+    }
 }
 
 size_t PreparedRecords::add_file(const fs::path& path, size_t threads, const Progress& progress) {
@@ -104,6 +111,7 @@ size_t PreparedRecords::add_file(const fs::path& path, size_t threads, const Pro
         std::optional<Encoded> encoded;
     };
     RecordReader reader(path);
+    file_ = path.string();
     for (;;) {
         const std::vector<RecordLine> lines = reader.next_lines(kBatchBytes, kBatchLines);
         if (lines.empty()) break;
@@ -120,7 +128,7 @@ size_t PreparedRecords::add_file(const fs::path& path, size_t threads, const Pro
         for (const Slot& slot : slots) {
             if (slot.record) reader.check_kind(*slot.record);  // an earlier line may be of the wrong kind
             if (!slot.encoded) std::rethrow_exception(error);
-            add(slot.record->kind, *slot.encoded);
+            add(*slot.record, *slot.encoded);
         }
         if (progress) progress(reader.done_bytes(), reader.size_bytes());
     }
@@ -133,26 +141,35 @@ void PreparedRecords::Encoded::append(std::span<const uint32_t> more, bool targe
     is_target.resize(tokens.size(), target);
 }
 
-PreparedRecords::Encoded PreparedRecords::encode_chat(std::span<const ChatMessage> messages) const {
-    Encoded out;
-    chat_->render(tokenizer_, messages, out.tokens, out.is_target);
-    if (settings_.train_on_inputs) std::fill(out.is_target.begin(), out.is_target.end(), 1);
-    return out;
+PreparedRecords::Encoded PreparedRecords::encode_chat(const Record& record, const std::string& where) const {
+    const auto& train = record.conversation.train;
+    if (settings_.train_on_inputs && std::find(train.begin(), train.end(), Train::no) != train.end())
+        throw UserError({.subject = where,
+                         .given = "a message is not to be trained on, and --train-on-inputs trains on everything",
+                         .wanted = "one of the two"});
+    ChatTokens chat = chat_->render(tokenizer_, record.conversation, where);
+    if (settings_.train_on_inputs) std::fill(chat.is_reply.begin(), chat.is_reply.end(), 1);
+    return {std::move(chat.tokens), std::move(chat.is_reply), std::move(chat.counts)};
 }
 
 PreparedRecords::Encoded PreparedRecords::encode(const Record& record, const std::string& where) const {
-    if (record.kind == RecordKind::chat) {
-        if (!chat_)
-            throw UserError({.subject = where,
-                             .given = "the record has messages, and the tokenizer shows no known chat template (" +
-                                      tokenizer_.description() + ")",
-                             .wanted = "ChatML or Llama 3",
-                             .hint = "choose one with --chat-template"});
-        return encode_chat(record.messages);
+    if (record.train == Train::no) {
+        Encoded nothing;
+        nothing.left_out = true;
+        return nothing;
     }
-    if (record.kind == RecordKind::instruction && chat_) {
-        const std::string question = record.prompt + (record.input.empty() ? "" : "\n\n" + record.input);
-        return encode_chat({{{"user", question}, {"assistant", record.text}}});
+    if (record.kind == RecordKind::chat || record.kind == RecordKind::instruction) {
+        if (chat_) return encode_chat(record, where);
+        if (!chat_error_.empty())
+            throw UserError({.subject = where,
+                             .given = "the record needs the chat template, which cannot be used: " + chat_error_,
+                             .hint = "give another with --chat-template"});
+        const std::string needs = record.kind == RecordKind::chat ? "messages" : record.asks_for_template;
+        if (!needs.empty())
+            throw UserError({.subject = where,
+                             .given = "the record has " + (record.kind == RecordKind::chat ? needs : quote(needs)) +
+                                      ", and the model has no chat template (" + tokenizer_.description() + ")",
+                             .hint = "give one with --chat-template: a file, chatml or llama3"});
     }
     std::string prompt = record.prompt;
     if (record.kind == RecordKind::instruction)
@@ -201,15 +218,34 @@ void PreparedRecords::cut_record(bool continues) {
 }
 
 void PreparedRecords::add(const Record& record, const std::string& where) {
-    add(record.kind, encode(record, where));
+    add(record, encode(record, where));
 }
 
-void PreparedRecords::add(RecordKind kind, const Encoded& encoded) {
+// Files may have keys without end, so that only some are kept by name.
+void PreparedRecords::note_unused(const std::string& key) {
+    constexpr size_t most = 1000;
+    const auto found = unused_.find({file_, key});
+    if (found == unused_.end() && unused_.size() == most) {
+        ++more_unused_;
+    } else {
+        ++unused_[{file_, key}];
+    }
+}
+
+void PreparedRecords::add(const Record& record, const Encoded& encoded) {
     ++read_;
-    kinds_[static_cast<size_t>(kind)] = true;
+    kinds_[static_cast<size_t>(record.kind)] = true;
+    for (const std::string& key : record.unused) note_unused(quote(key));
+    for (const std::string& key : encoded.counts.unused_keys) note_unused(quote(key) + " of messages");
+    if (encoded.left_out) {
+        ++left_out_;
+        return;
+    }
+    counts_.add(encoded.counts);
+    counts_.unused_keys.clear();
     tokens_.insert(tokens_.end(), encoded.tokens.begin(), encoded.tokens.end());
     is_target_.insert(is_target_.end(), encoded.is_target.begin(), encoded.is_target.end());
-    cut_record(kind == RecordKind::text);
+    cut_record(record.kind == RecordKind::text);
 }
 
 std::vector<bool> PreparedRecords::spread(size_t n) const {
@@ -290,16 +326,49 @@ std::string PreparedRecords::summary() const {
     const std::string T = count_text(settings_.T);
     add(cut_, "cut to " + T + " tokens");
     add(continued_, "longer than " + T + " tokens, going on in further rows");
+    add(left_out_, "left out: marked as not to be trained on");
     add(empty_, "left out: nothing to train on");
     add(too_long_, "left out: the first " + T + " tokens have nothing to train on");
     return text;
 }
 
-std::string PreparedRecords::cut_note() const {
-    if (cut_tokens_ == 0) return "";
-    return counted(cut_ + too_long_, "record") + " of " + count_text(read_) + " longer than --sequence-len " +
-           std::to_string(settings_.T) + (too_long_ != 0 ? ": cut or left out, " : ": cut, ") +
-           counted(cut_tokens_, "token") + " not used. Hint: a larger --sequence-len holds more of them";
+std::vector<std::string> PreparedRecords::notes() const {
+    std::vector<std::string> notes;
+    if (cut_tokens_ != 0)
+        notes.push_back(counted(cut_ + too_long_, "record") + " of " + count_text(read_) +
+                        " longer than --sequence-len " + std::to_string(settings_.T) +
+                        (too_long_ != 0 ? ": cut or left out, " : ": cut, ") + counted(cut_tokens_, "token") +
+                        " not used. Hint: a larger --sequence-len holds more of them");
+    std::map<std::string, std::string> by_file;
+    for (const auto& [where, count] : unused_) {
+        std::string& keys = by_file[where.first];
+        keys += (keys.empty() ? "" : ", ") + where.second + " (" + count_text(count) + ")";
+    }
+    for (const auto& [file, keys] : by_file)
+        notes.push_back((file.empty() ? "" : file + ": ") + "keys that are not used: " + keys +
+                        (more_unused_ == 0 ? "" : ", and " + count_text(more_unused_) + " more"));
+    const auto add = [&](size_t n, const std::string& what, const std::string& rest) {
+        if (n != 0) notes.push_back(counted(n, what) + rest);
+    };
+    add(counts_.context_turns, "assistant turn",
+        " of " + counted(counts_.conversations, "conversation") +
+            " are context only: the chat template shows them otherwise than when they are generated");
+    add(counts_.other_openings, "assistant turn",
+        " without all that the template's generation prompt has, such as thoughts that it opens");
+    add(counts_.endless, "assistant turn", " without a special token at the end: the model does not learn to stop");
+    add(counts_.special_replies, "assistant turn",
+        " with the spelling of a special token (" + counts_.special +
+            "), which became that token, as in the chat template's own tokenising");
+    add(counts_.lost_contents, "message", " whose content the chat template leaves out");
+    add(counts_.lost_thoughts, "message", " whose thoughts the chat template leaves out");
+    add(counts_.lost_calls, "message", " whose tool calls the chat template leaves out");
+    if (chat_ && chat_->shows_date() &&
+        (kinds_[static_cast<size_t>(RecordKind::chat)] || kinds_[static_cast<size_t>(RecordKind::instruction)])) {
+        std::array<char, 40> date{};
+        std::strftime(date.data(), date.size(), "%Y-%m-%d", &settings_.now);
+        notes.push_back(std::string("the chat template shows the date: ") + date.data());
+    }
+    return notes;
 }
 
 }  // namespace slab::data

@@ -9,7 +9,7 @@
 //     completion   PROMPT | COMPLETION end                     after the |
 //     instruction  as chat where there is a template, user: INSTRUCTION, blank line, INPUT; assistant: OUTPUT; else
 //                  "### Instruction:\nINSTRUCTION\n\n### Input:\nINPUT\n\n### Response:\n" | OUTPUT end
-//     chat         by chat_template.h                          assistants' words and the token that ends their turns
+//     chat         by chat_template.h                          assistants' turns, as chat_turns.h has them
 //
 // The two sides of the | are tokenised apart. So a prompt has the same tokens as when the model is asked to continue
 // it, and no token is half prompt, half reply. A blank belongs to the side that it is written on. bos comes first where
@@ -21,8 +21,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,7 +42,8 @@ struct PrepareSettings {
     size_t T = 2048;  // 2 or more
     bool sample_packing = false;
     bool train_on_inputs = false;
-    std::string chat_template;  // "": by the tokenizer
+    std::string chat_template;  // as of ChatSettings::given
+    std::tm now = {};           // what templates show as the date; a tm_mday of 0 stands for now
 };
 
 // The token after every document and in a row's padding. Throws UserError when the tokenizer names none: a model
@@ -81,8 +84,9 @@ class PreparedRecords {
 
     // "1,000 records (messages, ChatML); 12 cut to 2048 tokens; 3 left out: nothing to train on"
     std::string summary() const;
-    // A note on the tokens that cutting loses, with a hint; "" when none are lost.
-    std::string cut_note() const;
+    // What a user may not expect, each a sentence or two: tokens that cutting loses, keys that are not used, replies
+    // that are context only.
+    std::vector<std::string> notes() const;
     const PrepareSettings& settings() const { return settings_; }
 
   private:
@@ -90,11 +94,14 @@ class PreparedRecords {
     struct Encoded {
         std::vector<uint32_t> tokens;
         std::vector<uint8_t> is_target;  // as many
+        ChatCounts counts = {};
+        bool left_out = false;  // the record says so
         void append(std::span<const uint32_t> more, bool target);
     };
     Encoded encode(const Record& record, const std::string& where) const;  // any thread may
-    Encoded encode_chat(std::span<const ChatMessage> messages) const;
-    void add(RecordKind kind, const Encoded& encoded);
+    Encoded encode_chat(const Record& record, const std::string& where) const;
+    void add(const Record& record, const Encoded& encoded);
+    void note_unused(const std::string& key);
     void cut_record(bool continues);
     std::vector<std::vector<uint32_t>> rows_of(const std::vector<bool>& held_out, bool held_out_rows) const;
 
@@ -102,12 +109,19 @@ class PreparedRecords {
     uint32_t end_of_text_;
     PrepareSettings settings_;
     std::optional<ChatTemplate> chat_;
+    std::string chat_error_;               // why there is no template, where one was found that cannot be used
     std::vector<uint32_t> tokens_;         // of all pieces
     std::vector<uint8_t> is_target_;       // as many
     std::vector<size_t> piece_begin_{0};   // [pieces + 1], pieces of at most T tokens
     std::vector<size_t> record_begin_{0};  // [records + 1], indices of pieces
     size_t read_ = 0, cut_ = 0, continued_ = 0, empty_ = 0, too_long_ = 0, cut_tokens_ = 0;
-    bool kinds_[4] = {};  // kinds of records seen, by RecordKind
+    size_t left_out_ = 0;  // records that say so
+    bool kinds_[4] = {};   // kinds of records seen, by RecordKind
+    std::string file_;     // being added
+    // Keys without a use, with their file, and how many records or messages had them.
+    std::map<std::pair<std::string, std::string>, size_t> unused_;
+    size_t more_unused_ = 0;  // of further keys
+    ChatCounts counts_;
 };
 
 }  // namespace slab::data

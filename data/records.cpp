@@ -12,7 +12,7 @@
 
 namespace slab::data {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 namespace {
 
@@ -36,17 +36,6 @@ const std::array<Shape, 4>& shapes() {
 [[noreturn]] void fail(const std::string& where, const std::string& given, const std::string& wanted,
                        const std::string& hint = "") {
     throw UserError({.subject = where, .given = given, .wanted = wanted, .hint = hint});
-}
-
-std::string keys_of(const json& object) {
-    constexpr size_t most = 12;
-    std::string keys;
-    size_t n = 0;
-    for (const auto& [key, value] : object.items()) {
-        if (n++ == most) return keys + ", ...";
-        keys += (keys.empty() ? "" : ", ") + quote(key);
-    }
-    return keys.empty() ? "no keys" : "the keys " + keys;
 }
 
 // The one kind whose keys the record has.
@@ -78,53 +67,90 @@ std::string text_of(const json& object, const char* key, const std::string& wher
     return value.get<std::string>();
 }
 
-// Keys that say something about training which is not done here.
-void refuse_unless_neutral(const json& object, std::initializer_list<const char*> keys, const std::string& where) {
-    for (const char* key : keys) {
-        const auto value = object.find(key);
-        if (value == object.end() || value->is_null() || value->empty() || *value == json("")) continue;
-        fail(where, "\"" + std::string(key) + "\" is " + shown(*value), "none: it is not implemented",
-             "remove the key if the record means the same without it");
+// Keys of records that change what is trained on, or what the model sees, and have no meaning here.
+const std::vector<std::string_view>& refused_keys() {
+    static const std::vector<std::string_view> keys = {
+        "context",         "functions",     "function_call",  "reasoning_content",
+        "reasoning",       "thinking",      "thought",        "thoughts",
+        "chosen",          "rejected",      "conversations",  "chat_template",
+        "prefix",          "suffix",        "input_ids",      "attention_mask",
+        "labels",          "mask",          "masks",          "completion_mask",
+        "assistant_masks", "token_weights", "loss_weight",    "loss_weights",
+        "sample_weight",   "weights",       "train_on_input", "train_on_inputs",
+        "train_on_prompt", "image",         "images",         "video",
+        "videos",          "audio",         "audios"};
+    return keys;
+}
+
+// A list of [question, answer], or of messages, that comes before an instruction.
+void add_history(const json& history, Conversation& conversation, const std::string& where) {
+    if (says_nothing(history)) return;
+    const std::string wanted = "a list of [question, answer], or of messages";
+    if (!history.is_array()) fail(where, "\"history\" is " + shown(history), wanted);
+    if (history[0].is_object()) return conversation.add_messages(history, where + ", \"history\"");
+    for (const json& turn : history) {
+        if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string())
+            fail(where, "\"history\" holds " + shown(turn), wanted);
+        conversation.add("user", turn[0].get_ref<const std::string&>());
+        conversation.add("assistant", turn[1].get_ref<const std::string&>());
     }
 }
 
-std::string content_of(const json& message, const std::string& where) {
-    const auto content = message.find("content");
-    if (content == message.end()) fail(where, "it has " + keys_of(message), "\"role\" and \"content\"");
-    if (content->is_string()) return content->get<std::string>();
-    const std::string wanted = "a text, or a list of {\"type\": \"text\", \"text\": \"...\"}";
-    if (!content->is_array()) fail(where, "\"content\" is " + shown(*content), wanted);
-    std::string text;
-    for (const json& part : *content) {
-        if (!part.is_object() || part.value("type", json()) != "text" || !part.contains("text"))
-            fail(where, "\"content\" has the part " + shown(part), wanted);
-        text += text_of(part, "text", where);
+// The keys that chats and instructions have beside their own.
+void read_chat_keys(const json& object, Record& record, const std::string& where) {
+    Conversation& conversation = record.conversation;
+    if (const auto system = object.find("system"); system != object.end() && !says_nothing(*system)) {
+        conversation.add_system(text_of(object, "system", where), where);
+        record.asks_for_template = "system";
     }
-    return text;
+    if (const auto tools = object.find("tools"); tools != object.end()) {
+        conversation.set_tools(*tools, where);
+        if (!conversation.tools.is_null()) record.asks_for_template = "tools";
+    }
+    json& variables = conversation.variables;
+    if (const auto more = object.find("chat_template_kwargs"); more != object.end() && !says_nothing(*more)) {
+        if (!more->is_object()) fail(where, "\"chat_template_kwargs\" is " + shown(*more), "an object of names");
+        variables = *more;
+    }
+    if (const auto documents = object.find("documents"); documents != object.end() && !says_nothing(*documents)) {
+        if (variables.is_null()) variables = json::object();
+        variables["documents"] = *documents;
+    }
+    if (!variables.is_null()) record.asks_for_template = "chat_template_kwargs or documents";
 }
 
-std::vector<ChatMessage> messages_of(const json& list, const std::string& where) {
-    if (!list.is_array()) fail(where, "\"messages\" is " + shown(list), "a list of {\"role\", \"content\"}");
-    std::vector<ChatMessage> messages;
-    for (const json& message : list) {
-        const std::string here = where + ", message " + std::to_string(messages.size() + 1);
-        if (!message.is_object()) fail(here, "it is " + shown(message), "{\"role\": ..., \"content\": ...}");
-        refuse_unless_neutral(message, {"tool_calls", "function_call"}, here);
-        if (message.contains("weight") && message["weight"] != 1 && !message["weight"].is_null())
-            fail(here, "\"weight\" is " + shown(message["weight"]), "1 or none: weights are not implemented");
-        if (!message.contains("role")) fail(here, "it has " + keys_of(message), "\"role\" and \"content\"");
-        const std::string role = text_of(message, "role", here);
-        if (role != "system" && role != "user" && role != "assistant")
-            fail(here, "\"role\" is " + quote(role), "system, user or assistant");
-        messages.push_back({role, content_of(message, here)});
-    }
-    return messages;
+bool belongs_to(RecordKind kind, std::string_view key) {
+    const Shape& shape = shapes()[static_cast<size_t>(kind)];
+    if (std::find(shape.keys.begin(), shape.keys.end(), key) != shape.keys.end()) return true;
+    const bool instruction = kind == RecordKind::instruction;
+    if (instruction && (key == "input" || key == "history")) return true;
+    if (!instruction && kind != RecordKind::chat) return false;
+    return key == "system" || key == "tools" || key == "chat_template_kwargs" || key == "documents";
 }
 
-Record record_of(const json& object, const std::string& where) {
+// Refuses or notes the keys that the record's kind has no meaning for.
+void check_other_keys(const json& object, Record& record, const std::string& where) {
+    refuse_keys(object, refused_keys(), where);
+    for (auto item = object.begin(); item != object.end(); ++item) {
+        const std::string& key = item.key();
+        if (belongs_to(record.kind, key)) continue;
+        // Keys of another kind of record say what this one cannot show.
+        for (const std::string_view other :
+             {"system", "history", "tools", "input", "chat_template_kwargs", "documents"})
+            if (key == other && !says_nothing(item.value()))
+                fail(where, quote(key) + " is " + shown(item.value()),
+                     "none beside " + std::string(name_of(record.kind)) + ", where it has no place",
+                     key == "history" || key == "input" ? "" : "records of \"messages\" have one");
+        if (!item.value().is_null()) record.unused.push_back(key);
+    }
+}
+
+Record record_of(json object, const std::string& where) {
     if (!object.is_object()) fail(where, "found " + shown(object), "a JSON object, {...}, on each line");
-    Record record{.kind = kind_of(object, where), .line = 0, .prompt = {}, .input = {}, .text = {}, .messages = {}};
-    refuse_unless_neutral(object, {"tools", "functions"}, where);
+    Record record;
+    record.kind = kind_of(object, where);
+    record.train = take_train_keys(object, where);
+    check_other_keys(object, record, where);
     switch (record.kind) {
         case RecordKind::text:
             record.text = text_of(object, "text", where);
@@ -137,9 +163,17 @@ Record record_of(const json& object, const std::string& where) {
             record.prompt = text_of(object, "instruction", where);
             if (object.contains("input") && !object["input"].is_null()) record.input = text_of(object, "input", where);
             record.text = text_of(object, "output", where);
+            if (const auto history = object.find("history"); history != object.end()) {
+                add_history(*history, record.conversation, where);
+                if (!record.conversation.messages.empty()) record.asks_for_template = "history";
+            }
+            read_chat_keys(object, record, where);
+            record.conversation.add("user", record.prompt + (record.input.empty() ? "" : "\n\n" + record.input));
+            record.conversation.add("assistant", record.text);
             break;
         case RecordKind::chat:
-            record.messages = messages_of(object["messages"], where);
+            record.conversation.add_messages(std::move(object["messages"]), where);
+            read_chat_keys(object, record, where);
             break;
     }
     return record;
@@ -166,7 +200,7 @@ void refuse_records_as_text(std::string_view text, const std::string& name) {
     if (line.size() > kMaxJsonBytes) return;
     json object;
     try {
-        object = parse_json(line, name);
+        object = parse_ordered_json(line, name);
     } catch (const UserError&) {
         return;  // no JSON: text that begins with a brace
     }
@@ -240,7 +274,8 @@ std::vector<RecordLine> RecordReader::next_lines(size_t most_bytes, size_t most_
 
 Record RecordReader::parse(const RecordLine& line) const {
     const std::string here = where(line.line);
-    Record record = record_of(parse_json(line.text, file_.path().string(), {.line = line.line, .is_line = true}), here);
+    Record record =
+        record_of(parse_ordered_json(line.text, file_.path().string(), {.line = line.line, .is_line = true}), here);
     record.line = line.line;
     return record;
 }

@@ -2,13 +2,13 @@
 //
 //     {"text": "..."}                                             RecordKind::text
 //     {"prompt": "...", "completion": "..."}                      RecordKind::completion
-//     {"instruction": "...", "input": "...", "output": "..."}     RecordKind::instruction; "input" may be absent or
-//     null
-//     {"messages": [{"role": "user", "content": "..."}, ...]}     RecordKind::chat; roles system, user, assistant
+//     {"instruction": "...", "input": "...", "output": "..."}     RecordKind::instruction; may lack "input"
+//     {"messages": [{"role": "user", "content": "..."}, ...]}     RecordKind::chat; messages are as conversation.h says
 //
-// A message's content is a string or a list of {"type": "text", "text": "..."} parts, which are joined. Keys that would
-// change what is trained on (tools, tool calls, weights) are refused by name. Other keys ("id", "source") are ignored.
-// Blank lines, line ends of CR LF and a byte order mark at the file's beginning are accepted.
+// Chats and instructions may have "system", "tools", "documents" and "chat_template_kwargs", instructions "history"
+// too. A record with "train", "training", "loss", "loss_mask" or "weight" of 0 or false is left out. Keys that would
+// change what is trained on, and have no meaning here, are refused by name. All others are noted as unused. Blank
+// lines, line ends of CR LF and a byte order mark at the file's beginning are accepted.
 //
 // Files are taken as hostile: lines have a largest size, json_file.h bounds their nesting, broken UTF-8 is refused.
 #pragma once
@@ -21,22 +21,22 @@
 #include <vector>
 
 #include "data/base/input_file.h"
+#include "data/conversation.h"
 
 namespace slab::data {
 
 enum class RecordKind { text, completion, instruction, chat };
 std::string_view name_of(RecordKind kind);  // "text", "prompt and completion", ... as users see it
 
-struct ChatMessage {
-    std::string role, content;
-};
-
 struct Record {
-    RecordKind kind;
-    size_t line;                        // 1-based
-    std::string prompt, input;          // completion: prompt; instruction: both
-    std::string text;                   // text, completion, output
-    std::vector<ChatMessage> messages;  // chat
+    RecordKind kind = RecordKind::text;
+    size_t line = 0;                  // 1-based
+    std::string prompt, input;        // completion: prompt; instruction: both
+    std::string text;                 // text, completion, output
+    Conversation conversation;        // chat; and the instruction as one
+    Train train = Train::unsaid;      // no: the record is left out
+    std::string asks_for_template;    // a key that only a chat template can show; "" for none
+    std::vector<std::string> unused;  // keys without a meaning
 };
 
 // Whether a file of this name holds records: *.jsonl, *.ndjson, *.json, in upper or lower case.

@@ -220,7 +220,8 @@ void tokenize_records(const TokenizeOptions& options, const Tokenizer& tokenizer
     PreparedRecords prepared(tokenizer, {.T = options.sequence_len,
                                          .sample_packing = options.sample_packing,
                                          .train_on_inputs = options.train_on_inputs,
-                                         .chat_template = options.chat_template});
+                                         .chat_template = options.chat_template,
+                                         .now = {}});
     const size_t threads = usable_threads();
     const auto began = Clock::now();
     size_t bytes = 0;
@@ -253,7 +254,7 @@ void tokenize_records(const TokenizeOptions& options, const Tokenizer& tokenizer
     }
     commit(options, tokenizer, outputs, train, val ? &*val : nullptr, out, stop);
     out << prepared.summary() << "\n";
-    if (const std::string cut = prepared.cut_note(); !cut.empty()) out << "note: " << cut << "\n";
+    for (const std::string& note : prepared.notes()) out << "note: " << note << "\n";
     out << outputs.train.string() << ": " << in_training.text(prepared.settings()) << ", "
         << format_of(train, outputs.train);
     if (val) {
@@ -281,7 +282,7 @@ void tokenize(const TokenizeOptions& options, int stdin_fd, std::ostream& out, s
     if (options.preview == 0) return;
     const bool colour = &out == &std::cout && isatty(STDOUT_FILENO);
     out << preview(TokenFile(fs::path(options.output_dir) / (options.name + ".bin")), options.preview,
-                   options.sequence_len, *tokenizer, colour);
+                   options.sequence_len, *tokenizer, {.colour = colour, .ids = options.preview_ids});
 }
 
 }  // namespace

@@ -61,12 +61,14 @@ std::optional<int> parse_tokenize_options(int argc, const char* const* argv, Tok
     app.add_flag("--sample-packing", options.sample_packing,
                  "Records: several in a row, none of which sees another; first fit decreasing");
     app.add_flag("--train-on-inputs", options.train_on_inputs, "Records: train on prompts too, not only on replies");
-    app.add_option("--chat-template", options.chat_template,
-                   "Records with messages: chatml or llama3; default: what the tokenizer shows")
-        ->check(CLI::IsMember({"chatml", "llama3"}))
-        ->type_name("NAME");
+    app.add_option(
+           "--chat-template", options.chat_template,
+           "Records with messages: a file with a template in Jinja's language, or a fixed form, chatml or llama3; "
+           "default: the model's own template")
+        ->type_name("X");
     app.add_option("--preview", options.preview, "Print the first N rows as text, what is trained on marked")
         ->type_name("N");
+    app.add_flag("--preview-ids", options.preview_ids, "With --preview: the token ids of each row, too");
     app.add_option("FILES", options.files,
                    "Text files, one document each (- is standard input), or files of records (*.jsonl)")
         ->required();
@@ -93,6 +95,10 @@ void check_options(const TokenizeOptions& options) {
         throw UserError({.subject = "--sequence-len " + std::to_string(options.sequence_len),
                          .given = "is out of range",
                          .wanted = "2 to 16777216"});
+    if (options.preview_ids && options.preview == 0)
+        throw UserError({.subject = "--preview-ids",
+                         .given = "has nothing to show without --preview",
+                         .wanted = "--preview N beside it"});
     const auto records = std::count_if(options.files.begin(), options.files.end(), is_records_file);
     if (records != 0 && static_cast<size_t>(records) != options.files.size())
         throw UserError({.given = "both text and records (*.jsonl) are given",

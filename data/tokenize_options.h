@@ -14,6 +14,7 @@ struct TokenizeOptions {
     double val_fraction = 0.1;
     bool val_fraction_given = false;  // the default may leave validation empty, a value given may not
     size_t sequence_len = 2048, preview = 0;
+    bool preview_ids = false;
     bool sample_packing = false, train_on_inputs = false;
     std::string chat_template;
     std::vector<std::string> files;

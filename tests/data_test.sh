@@ -107,15 +107,15 @@ for ((i = 0; i < 10; i++)); do
 done > "$work/talks.jsonl"
 T=160
 require 0 tokenize talks --tokenizer "$model" --preview 1 "$work/talks.jsonl"
-prints "tokenize: messages" '^10 records \(messages, ChatML\)$'
+prints "tokenize: messages" "^10 records \\(messages, the model's chat template\\)$"
 prints "tokenize: messages" ', 50 tokens trained on' # Ho, H, a and the two ends of turns
 prints "tokenize: messages" '^vocabulary 260: byte-level BPE, 260 tokens \(GPT-2'
 tr '\n' '~' < "$output" > "$work/shown"
 cp "$work/shown" "$output"
-prints "tokenize: a conversation's marks" '<.im_start.>system~Help.<.im_end.>~<.im_start.>user~Hi <.im_end.> 0<.im_end.>~<.im_start.>assistant~\[\[Ho<.im_end.>\]\]~<.im_start.>user~é<.im_end.>~<.im_start.>assistant~\[\[Ha<.im_end.>\]\]~'
+prints "tokenize: a conversation's marks" '<.im_start.>system~Help.<.im_end.>~<.im_start.>user~Hi \\<.im_end.> 0<.im_end.>~<.im_start.>assistant~\[\[Ho<.im_end.>\]\]~<.im_start.>user~é<.im_end.>~<.im_start.>assistant~\[\[Ha<.im_end.>\]\]~'
 plain_base=$base base=$model
 require 0 train talks_direct --train-data "$work/talks.jsonl" --preview 1
-prints "train_gpt: messages" 'talks.jsonl: 10 records \(messages, ChatML\)$'
+prints "train_gpt: messages" "talks.jsonl: 10 records \\(messages, the model's chat template\\)$"
 prints "train_gpt: a reply is marked" '^\[\[Ho<.im_end.>\]\]$'
 require 0 train talks_file --train-data "$work/talks/train.bin"
 same_bits "conversations and the token file made of them" "$(adapter_of talks_direct)" "$(adapter_of talks_file)"
@@ -124,6 +124,24 @@ require 0 tokenize talks_inputs --tokenizer "$model" --train-on-inputs "$work/ta
 prints "tokenize: messages with --train-on-inputs" ', 760 tokens trained on' # all 77 of each but the first
 refuses "tokenize: a template that the vocabulary lacks" "no token <.start_header_id.>" \
     tokenize none --tokenizer "$model" --chat-template llama3 "$work/talks.jsonl"
+# --- another template, by its file: a part of the run, and what it shows as the date is that of the run's first start
+printf '%s' '{% for m in messages %}{{ m.role + strftime_now(": %Y-%m-%d ") + m.content }}<|im_end|>{% endfor %}' > "$work/own.jinja"
+require 0 train own --train-data "$work/talks.jsonl" --chat-template "$work/own.jinja" --preview 1 --preview-ids
+prints "train_gpt: --chat-template" "10 records \(messages, chat template $work/own.jinja\)$"
+prints "train_gpt: --chat-template" '^note: the chat template shows the date: 20'
+prints "train_gpt: --chat-template" '^user: 20[-0-9]+ Hi ..im_start|^user: 20[-0-9]+ Hi .<.im_end.> '
+prints "train_gpt: --preview-ids" '^ids: [0-9 ]+ \[\[259 2\]\] '
+require 0 train own --train-data "$work/talks.jsonl" --chat-template "$work/own.jinja" --resume-from-checkpoint last
+own_state=$(find "$work/own" -name trainer_state.json | tail -1)
+sed -i 's/"first_start": "20/"first_start": "19/' "$own_state"
+refuses "resuming shows the date of the first start" "the data of --train-data has changed" \
+    train own --train-data "$work/talks.jsonl" --chat-template "$work/own.jinja" --resume-from-checkpoint last
+sed -i 's/"first_start": "19/"first_start": "20/' "$own_state"
+cp "$work/own.jinja" "$work/moved.jinja"
+require 0 train own --train-data "$work/talks.jsonl" --chat-template "$work/moved.jinja" --resume-from-checkpoint last
+printf ' ' >> "$work/own.jinja"
+refuses "resuming with a changed template" "the run was made with --chat-template a file with the hash" \
+    train own --train-data "$work/talks.jsonl" --chat-template "$work/own.jinja" --resume-from-checkpoint last
 T=48 base=$plain_base
 
 # --- a changed text cannot be resumed on

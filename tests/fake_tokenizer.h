@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/tokenizer/tokenizer.h"
@@ -12,6 +13,8 @@ class FakeTokenizer final : public data::Tokenizer {
   public:
     std::vector<std::string> specials = {"<eos>"};  // ids from 256 on
     std::string eos_text = "<eos>", bos_text, jinja;
+    std::string tool_use;
+    mutable data::ChatFiles files;
     bool with_bos = false;
 
     std::vector<uint32_t> encode(std::string_view text, data::SpecialTokens special) const override {
@@ -46,7 +49,13 @@ class FakeTokenizer final : public data::Tokenizer {
     std::optional<uint32_t> bos() const override { return id_of(bos_text); }
     std::optional<uint32_t> eos() const override { return id_of(eos_text); }
     bool adds_bos() const override { return with_bos; }
-    const std::string& chat_template() const override { return jinja; }
+    const data::ChatFiles& chat() const override {
+        files = {.from = "the test's template", .standard = jinja};
+        if (!tool_use.empty()) files.tool_use = tool_use;
+        for (const auto& [name, text] : {std::pair{"bos_token", bos_text}, {"eos_token", eos_text}})
+            if (!text.empty()) files.special_tokens[name] = text;
+        return files;
+    }
     std::string description() const override { return "bytes and special tokens of a test"; }
 };
 

@@ -153,10 +153,14 @@ std::string found_text(std::string_view token) {
     return "found " + quote(token.size() > 1 && token.starts_with('"') ? token.substr(1, token.size() - 2) : token);
 }
 
-}  // namespace
+std::string cut_when_long(std::string text) {
+    constexpr size_t longest = 80;
+    if (text.size() > longest) text = text.substr(0, longest) + "...";
+    return text;
+}
 
-nlohmann::json parse_json(std::string_view text, const std::string& path, const JsonPlace& place) {
-    using json = nlohmann::json;
+template <class json>
+json parse_as(std::string_view text, const std::string& path, const JsonPlace& place) {
     const char* const begin = text.data();
     const char* const end = begin + text.size();
     const auto fail = [&](size_t at, ErrorText error, const std::string& found = "") {
@@ -174,14 +178,14 @@ nlohmann::json parse_json(std::string_view text, const std::string& path, const 
     const auto read_bytes = [&] { return static_cast<size_t>(furthest - begin); };
 
     std::vector<std::unordered_set<std::string>> keys_of_open_objects;
-    const auto check = [&](int depth, json::parse_event_t event, json& value) {
+    const auto check = [&](int depth, typename json::parse_event_t event, json& value) {
         if (depth > kMaxJsonDepth)
             fail(token_begin(text, read_bytes()),
                  {.given = "JSON nested deeper than " + std::to_string(kMaxJsonDepth) + " levels"});
         if (event == json::parse_event_t::object_start) keys_of_open_objects.emplace_back();
         if (event == json::parse_event_t::object_end) keys_of_open_objects.pop_back();
         if (event == json::parse_event_t::key) {
-            const auto& key = value.get_ref<const std::string&>();
+            const auto& key = value.template get_ref<const std::string&>();
             if (!keys_of_open_objects.back().insert(key).second)
                 fail(token_begin(text, read_bytes()), {.given = "key " + quote(key) + " is given twice, again"});
         }
@@ -189,8 +193,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& path, const 
     };
     try {
         return json::parse(NotingIterator{begin, &furthest}, NotingIterator{end, &furthest}, check);
-    } catch (const json::exception& error) {
-        const auto* parse_error = dynamic_cast<const json::parse_error*>(&error);
+    } catch (const nlohmann::json::exception& error) {
+        const auto* parse_error = dynamic_cast<const nlohmann::json::parse_error*>(&error);
         const Complaint complaint = complaint_of(error.what());
         // A number ends at the byte after it; only the parser's own count leaves that byte out.
         const size_t read = std::min(parse_error ? parse_error->byte : read_bytes() - 1, text.size());
@@ -205,16 +209,27 @@ nlohmann::json parse_json(std::string_view text, const std::string& path, const 
     }
 }
 
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& path, const JsonPlace& place) {
+    return parse_as<nlohmann::json>(text, path, place);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& path, const JsonPlace& place) {
+    return parse_as<nlohmann::ordered_json>(text, path, place);
+}
+
 nlohmann::json read_json_file(const std::filesystem::path& path) {
     const std::string text = InputFile(path).read_all("JSON", kMaxJsonBytes);
     return parse_json(text, path.string());
 }
 
 std::string shown(const nlohmann::json& value) {
-    constexpr size_t longest = 80;
-    std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-    if (text.size() > longest) text = text.substr(0, longest) + "...";
-    return text;
+    return cut_when_long(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+}
+
+std::string shown_ordered(const nlohmann::ordered_json& value) {
+    return cut_when_long(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace slab::data

@@ -5,6 +5,7 @@
 // after a 0 was meant too. The result is bounded by the text, which has kMaxJsonBytes at most.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -27,11 +28,18 @@ struct JsonPlace {
 // Parses all of `text`, from the file at `path`. Errors are UserError of one form, whatever is wrong:
 // "PATH, line 3: is not valid JSON at column 17: found "}"; wanted a value. Hint: ...", columns in characters from 1.
 nlohmann::json parse_json(std::string_view text, const std::string& path, const JsonPlace& place = {});
+// The same with objects' keys in the order of the text.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& path, const JsonPlace& place = {});
 
 // The file's one JSON value.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 
 // A value as error messages show it: JSON, cut when long.
 std::string shown(const nlohmann::json& value);
+std::string shown_ordered(const nlohmann::ordered_json& value);
+template <std::same_as<nlohmann::ordered_json> Json>  // nothing else converts to it by accident
+std::string shown(const Json& value) {
+    return shown_ordered(value);
+}
 
 }  // namespace slab::data

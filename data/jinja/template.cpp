@@ -44,7 +44,11 @@ Template Template::compile(std::string_view source, std::string name) {
     } catch (const SourceProblem& problem) {
         made.fail(problem.problem, problem.at);
     }
-    for (const auto& node : made.tree_->nodes) made.has_generation_ |= node->kind == NodeKind::generation;
+    for (const auto& node : made.tree_->nodes) {
+        made.has_generation_ |= node->kind == NodeKind::generation;
+        if (node->kind == NodeKind::attribute) made.keys_.emplace(static_cast<const AttributeNode&>(*node).name);
+        if (node->kind == NodeKind::constant) made.keys_.emplace(static_cast<const ConstantNode&>(*node).bytes);
+    }
     return made;
 }
 

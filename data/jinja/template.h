@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <ctime>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +52,8 @@ class Template {
     bool has_generation() const { return has_generation_; }
     // Whether a name, attribute or text of the template's code is `word`: "tools", "reasoning_content".
     bool mentions(std::string_view word) const;
+    // Attributes and texts of the template's code: every key that it may read from the context's dicts is among them.
+    const std::set<std::string, std::less<>>& keys() const { return keys_; }
 
   private:
     Template(std::string source, std::string name);
@@ -58,6 +62,7 @@ class Template {
     std::string name_;
     std::unique_ptr<const std::string> source_;  // the tree points into it
     std::unique_ptr<Tree> tree_;
+    std::set<std::string, std::less<>> keys_;
     bool has_generation_ = false;
 };
 

@@ -78,7 +78,13 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
     return longest;
 }
 
-void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::vector<TextPart>& parts) const {
+void AddedTokenFinder::split(std::string_view text, std::span<const TextRange> plain,
+                             std::vector<TextPart>& parts) const {
+    size_t range = 0;  // the first of `plain` that ends after `at`
+    const auto stays_text = [&](size_t begin, size_t end) {
+        while (range < plain.size() && plain[range].end <= begin) ++range;
+        return range < plain.size() && plain[range].begin < end;
+    };
     size_t done = 0;                              // end of the last part
     size_t run_begin = text.size(), run_end = 0;  // the last run of white space that was measured
     for (size_t at = 0; at < text.size() && !tokens_.empty();) {
@@ -97,7 +103,11 @@ void AddedTokenFinder::split(std::string_view text, bool special_as_text, std::v
         }
         const size_t here = at;
         at += token->text.size();
-        if (token->special && special_as_text) continue;
+        if (token->special && stays_text(here, at)) {
+            // Another token may begin where a part of this one's text is no range's.
+            if (plain[range].begin > here || plain[range].end < at) at = here + 1;
+            continue;
+        }
         // A token may begin in the white space that the one before it took. It counts all the same, and the white space
         // after it is a part again, unless this token takes it too. So the search goes on after the token's own text,
         // not after `end`.

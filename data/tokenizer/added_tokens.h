@@ -7,9 +7,12 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
 
@@ -39,7 +42,12 @@ class AddedTokenFinder {
 
     // Appends the parts of `text` to `parts`, none of them empty. With `special_as_text` special tokens are not
     // searched for; others are.
-    void split(std::string_view text, bool special_as_text, std::vector<TextPart>& parts) const;
+    void split(std::string_view text, bool special_as_text, std::vector<TextPart>& parts) const {
+        const TextRange whole{0, text.size()};
+        split(text, {&whole, special_as_text ? size_t{1} : 0}, parts);
+    }
+    // The same for special tokens that begin or end within ranges of the text, which ascend.
+    void split(std::string_view text, std::span<const TextRange> plain, std::vector<TextPart>& parts) const;
 
   private:
     const AddedToken* longest_at(std::string_view text) const;

@@ -66,6 +66,28 @@ std::vector<AddedToken> chosen(const std::vector<AddedToken>& tokens, bool norma
     return out;
 }
 
+// Moves ranges and places of a text to its normal form, which has normal_bytes. A place within characters that are
+// joined there moves to their end.
+void move_to_normal_form(std::string_view text, size_t normal_bytes, std::vector<TextRange>& ranges,
+                         std::vector<size_t>& places) {
+    std::vector<size_t*> all;
+    for (TextRange& range : ranges) {
+        all.push_back(&range.begin);
+        all.push_back(&range.end);
+    }
+    for (size_t& place : places) all.push_back(&place);
+    std::stable_sort(all.begin(), all.end(), [](const size_t* a, const size_t* b) { return *a < *b; });
+    std::string normal_form;
+    size_t done = 0, moved = 0;
+    for (size_t* const at : all) {
+        const std::string_view piece = text.substr(done, *at - done);
+        done = *at;
+        moved += to_nfc(piece, normal_form) ? piece.size() : normal_form.size();
+        *at = std::min(moved, normal_bytes);
+    }
+    for (size_t& place : places) place = std::min(place, normal_bytes == 0 ? 0 : normal_bytes - 1);
+}
+
 }  // namespace
 
 struct BpeTokenizer::Worker {
@@ -113,12 +135,14 @@ BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts)
       bos_(parts.bos),
       eos_(parts.eos),
       adds_bos_(parts.adds_bos),
-      chat_template_(std::move(parts.chat_template)) {
+      chat_(std::move(parts.chat)) {
     for (const AddedToken& token : parts.added) {
         size_ = std::max(size_, size_t{token.id} + 1);
         added_by_text_[token.text] = token.id;
         added_by_id_[token.id] = token;
     }
+    special_.resize(size_);
+    for (const auto& [id, token] : added_by_id_) special_[id] = token.special;
     if (adds_bos_ && !bos_) throw std::logic_error("a tokenizer that adds a first token has one");
 }
 
@@ -241,6 +265,79 @@ std::vector<uint32_t> BpeTokenizer::encode_parallel(std::string_view text, Speci
     for (auto& some : ids_of) {
         ids.insert(ids.end(), some.begin(), some.end());
         some = {};
+    }
+    return ids;
+}
+
+// Appends the ids of a part, and the id's index for each of `places`, which lie in it.
+void BpeTokenizer::encode_placed_part(const TextPart& part, std::span<const size_t> places, Worker& worker,
+                                      std::vector<uint32_t>& ids, std::vector<size_t>& token_at) const {
+    const size_t first = ids.size();
+    if (part.token == TextPart::kNoToken) {
+        encode_plain(part.text, worker, ids);
+    } else {
+        ids.push_back(part.token);
+    }
+    size_t at = 0, end = first;  // bytes of the part before token `end`
+    for (const size_t place : places) {
+        while (end < ids.size() && at <= place) {
+            if (part.token == TextPart::kNoToken) {
+                // Bytes that have no token are passed over.
+                const std::string_view bytes = model_.bytes_of(ids[end]);
+                while (at + bytes.size() < part.text.size() && !part.text.substr(at).starts_with(bytes)) ++at;
+                at += bytes.size();
+            } else {
+                at = part.text.size();
+            }
+            ++end;
+        }
+        token_at.push_back(at > place ? end - 1 : ids.size());
+    }
+}
+
+std::vector<uint32_t> BpeTokenizer::encode_placed(std::string_view text, std::span<const TextRange> plain,
+                                                  std::span<const size_t> places, std::vector<size_t>& token_at) const {
+    std::vector<TextPart> raw, parts;
+    added_.split(text, plain, raw);
+    std::vector<uint32_t> ids;
+    ids.reserve(text.size() / 4);
+    token_at.clear();
+    token_at.reserve(places.size());
+    const Lease worker(*this);
+    std::string normal_form;
+    std::vector<TextRange> ranges;
+    std::vector<size_t> here;
+    size_t range = 0, place = 0;
+    for (const TextPart& part : raw) {
+        const auto begin = static_cast<size_t>(part.text.data() - text.data()), end = begin + part.text.size();
+        here.clear();
+        for (; place < places.size() && places[place] < end; ++place)
+            here.push_back(places[place] < begin ? 0 : places[place] - begin);
+        if (part.token != TextPart::kNoToken || (!nfc_ && added_normalized_.empty())) {
+            encode_placed_part(part, here, *worker, ids, token_at);
+            continue;
+        }
+        ranges.clear();
+        while (range < plain.size() && plain[range].end <= begin) ++range;
+        for (size_t i = range; i < plain.size() && plain[i].begin < end; ++i)
+            ranges.push_back({std::max(plain[i].begin, begin) - begin, std::min(plain[i].end, end) - begin});
+        TextPart whole{part.text};
+        if (nfc_ && !to_nfc(part.text, normal_form)) {
+            whole.text = normal_form;
+            move_to_normal_form(part.text, normal_form.size(), ranges, here);
+        }
+        parts.clear();
+        added_normalized_.split(whole.text, ranges, parts);
+        size_t at = 0;
+        for (const TextPart& sub : parts) {
+            const auto offset = static_cast<size_t>(sub.text.data() - whole.text.data());
+            const size_t from = at;
+            while (at < here.size() && here[at] < offset + sub.text.size()) ++at;
+            std::vector<size_t> inside;
+            for (size_t i = from; i < at; ++i) inside.push_back(here[i] < offset ? 0 : here[i] - offset);
+            encode_placed_part(sub, inside, *worker, ids, token_at);
+        }
+        for (; at < here.size(); ++at) token_at.push_back(ids.size());
     }
     return ids;
 }

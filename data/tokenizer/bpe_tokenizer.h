@@ -28,7 +28,7 @@ struct BpeTokenizerParts {
     std::optional<uint32_t> bos, eos;
     std::string eos_from;  // the model's file that names eos; "" when a tokenizer's file does
     bool adds_bos = false;
-    std::string chat_template;
+    ChatFiles chat = {};
 };
 
 class BpeTokenizer final : public Tokenizer {
@@ -39,14 +39,17 @@ class BpeTokenizer final : public Tokenizer {
 
     std::vector<uint32_t> encode(std::string_view text, SpecialTokens special) const override;
     std::vector<uint32_t> encode_parallel(std::string_view text, SpecialTokens special, size_t threads) const override;
+    std::vector<uint32_t> encode_placed(std::string_view text, std::span<const TextRange> plain,
+                                        std::span<const size_t> places, std::vector<size_t>& token_at) const override;
     std::string decode(std::span<const uint32_t> tokens, bool show_special = false) const override;
 
     size_t vocabulary_size() const override { return size_; }
     std::optional<uint32_t> id_of(std::string_view special_token) const override;
+    bool is_special(uint32_t id) const override { return id < special_.size() && special_[id]; }
     std::optional<uint32_t> bos() const override { return bos_; }
     std::optional<uint32_t> eos() const override { return eos_; }
     bool adds_bos() const override { return adds_bos_; }
-    const std::string& chat_template() const override { return chat_template_; }
+    const ChatFiles& chat() const override { return chat_; }
     std::string description() const override;
 
   private:
@@ -56,6 +59,8 @@ class BpeTokenizer final : public Tokenizer {
     void split(std::string_view text, SpecialTokens special, std::vector<TextPart>& parts,
                std::vector<std::string>& normal_forms) const;
     void encode_plain(std::string_view text, Worker& worker, std::vector<uint32_t>& out) const;
+    void encode_placed_part(const TextPart& part, std::span<const size_t> places, Worker& worker,
+                            std::vector<uint32_t>& ids, std::vector<size_t>& token_at) const;
 
     std::string source_, eos_from_;
     BpeModel model_;
@@ -63,11 +68,12 @@ class BpeTokenizer final : public Tokenizer {
     AddedTokenFinder added_, added_normalized_;
     std::map<std::string, uint32_t, std::less<>> added_by_text_;
     std::map<uint32_t, AddedToken> added_by_id_;
+    std::vector<bool> special_;  // by id
     bool nfc_;
     size_t size_;
     std::optional<uint32_t> bos_, eos_;
     bool adds_bos_;
-    std::string chat_template_;
+    ChatFiles chat_;
 
     // Idle workers. Their cache of earlier words makes them fast and changes no id.
     mutable std::mutex mutex_;

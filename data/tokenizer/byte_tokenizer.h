@@ -27,11 +27,11 @@ class ByteTokenizer final : public Tokenizer {
     std::optional<uint32_t> bos() const override { return {}; }
     std::optional<uint32_t> eos() const override { return kEndOfText; }
     bool adds_bos() const override { return false; }
-    const std::string& chat_template() const override { return chat_template_; }
+    const ChatFiles& chat() const override { return chat_; }
     std::string description() const override;
 
   private:
-    std::string chat_template_;
+    ChatFiles chat_;
 };
 
 }  // namespace slab::data

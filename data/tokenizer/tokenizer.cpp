@@ -18,6 +18,30 @@ std::vector<uint32_t> Tokenizer::encode_parallel(std::string_view text, SpecialT
     return encode(text, special);
 }
 
+// For tokenizers whose tokens are as long as their text: pieces between the ends of ranges are encoded one by one.
+std::vector<uint32_t> Tokenizer::encode_placed(std::string_view text, std::span<const TextRange> plain,
+                                               std::span<const size_t> places, std::vector<size_t>& token_at) const {
+    std::vector<uint32_t> ids;
+    std::vector<size_t> ends;  // of the tokens
+    const auto add = [&](size_t begin, size_t end, SpecialTokens special) {
+        for (const uint32_t id : encode(text.substr(begin, end - begin), special)) {
+            ids.push_back(id);
+            ends.push_back((ends.empty() ? 0 : ends.back()) + decode({&id, 1}, true).size());
+        }
+    };
+    size_t done = 0;
+    for (const TextRange& range : plain) {
+        add(done, range.begin, SpecialTokens::parse);
+        add(range.begin, range.end, SpecialTokens::as_text);
+        done = range.end;
+    }
+    add(done, text.size(), SpecialTokens::parse);
+    token_at.clear();
+    for (const size_t place : places)
+        token_at.push_back(static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), place) - ends.begin()));
+    return ids;
+}
+
 uint64_t Tokenizer::fingerprint(const std::vector<bool>& ids) const {
     uint64_t hash = 0xcbf29ce484222325u;
     const auto add = [&](uint64_t word) { hash = checksum_step(hash, word); };

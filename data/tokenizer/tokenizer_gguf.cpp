@@ -1,6 +1,9 @@
 // A GGUF file's vocabulary is a list of spellings by id, each with a type. Special tokens are among them.
 #include "data/tokenizer/tokenizer_gguf.h"
 
+#include <initializer_list>
+#include <utility>
+
 #include "data/base/display.h"
 #include "data/base/error.h"
 #include "data/tokenizer/bpe_tokenizer.h"
@@ -48,6 +51,23 @@ std::optional<uint32_t> token_id(const GgufFile& file, const char* key, size_t t
     return static_cast<uint32_t>(id);
 }
 
+// The file's templates; the special tokens by the names that templates have for them.
+ChatFiles chat_files_of(const GgufFile& file, const std::vector<std::string>& tokens) {
+    ChatFiles chat;
+    chat.standard = file.text("tokenizer.chat_template", "");
+    chat.tool_use = file.text("tokenizer.chat_template.tool_use", "");
+    if (!chat.standard.empty()) chat.from = file.path().string() + ", tokenizer.chat_template";
+    for (const auto& [name, key] :
+         std::initializer_list<std::pair<const char*, const char*>>{{"bos_token", "tokenizer.ggml.bos_token_id"},
+                                                                    {"eos_token", "tokenizer.ggml.eos_token_id"},
+                                                                    {"unk_token", "tokenizer.ggml.unknown_token_id"},
+                                                                    {"sep_token", "tokenizer.ggml.seperator_token_id"},
+                                                                    {"pad_token", "tokenizer.ggml.padding_token_id"},
+                                                                    {"mask_token", "tokenizer.ggml.mask_token_id"}})
+        if (const auto id = token_id(file, key, tokens.size())) chat.special_tokens[name] = tokens[*id];
+    return chat;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
@@ -93,7 +113,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
     }
     const bool add_bos = file.boolean("tokenizer.ggml.add_bos_token", parts.pre_tokenizer == PreTokenizerKind::llama3);
     parts.adds_bos = add_bos && parts.bos;
-    parts.chat_template = file.text("tokenizer.chat_template", "");
+    parts.chat = chat_files_of(file, *tokens);
     return std::make_unique<BpeTokenizer>(std::move(parts));
 }
 

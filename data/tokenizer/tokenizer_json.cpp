@@ -8,9 +8,9 @@
 
 #include "data/base/display.h"
 #include "data/base/error.h"
-#include "data/base/input_file.h"
 #include "data/base/json_file.h"
 #include "data/tokenizer/bpe_tokenizer.h"
+#include "data/tokenizer/chat_files.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;
@@ -233,15 +233,6 @@ std::optional<uint32_t> named_token(const Reader& reader, const json& config, co
     return id;
 }
 
-std::string chat_template_in(const Reader& reader, const json& config) {
-    const json& value = reader.value(config, "chat_template");
-    if (value.is_string()) return value.get<std::string>();
-    if (!value.is_array()) return "";
-    for (const json& entry : value)  // several templates, each with its name
-        if (reader.value(entry, "name") == "default") return reader.text(entry, "template");
-    return "";
-}
-
 // Reads the files beside tokenizer.json.
 void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::optional<bool>& add_bos) {
     std::error_code error;
@@ -252,11 +243,8 @@ void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::o
         const json config = read_json_file(path);
         if (!parts.bos) parts.bos = named_token(reader, config, "bos_token", parts);
         if (!parts.eos) parts.eos = named_token(reader, config, "eos_token", parts);
-        if (parts.chat_template.empty()) parts.chat_template = chat_template_in(reader, config);
         if (reader.value(config, "add_bos_token").is_boolean()) add_bos = reader.flag(config, "add_bos_token", false);
     }
-    const fs::path jinja = directory / "chat_template.jinja";
-    if (fs::exists(jinja, error)) parts.chat_template = InputFile(jinja).read_all("a chat template", kMaxJsonBytes);
 }
 
 // Takes the end of text from the model's files where the tokenizer's own name none, as stock GPT-2's do. Of a list the
@@ -298,6 +286,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const fs::path& path) {
 
     std::optional<bool> add_bos;
     read_neighbours(path.parent_path(), parts, add_bos);
+    parts.chat = read_chat_files(path.parent_path());
     if (!parts.eos) read_model_end(path.parent_path(), parts);
     if (const auto first = first_of_template(reader, reader.value(document, "post_processor"))) {
         const auto id = id_of_text(parts, *first);

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/prepare.h"
@@ -18,17 +20,28 @@ namespace fs = std::filesystem;
 using namespace slab::data;
 using namespace slab::test;
 
-Record text_record(std::string text) {
-    return {RecordKind::text, 1, {}, {}, std::move(text), {}};
+// A record as RecordReader reads it.
+Record record_of(const nlohmann::ordered_json& line) {
+    const FreshDirectory dir;
+    put(dir.path / "r.jsonl", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    RecordReader reader(dir.path / "r.jsonl");
+    return reader.parse(reader.next_lines(1, 1).at(0));
 }
-Record completion_record(std::string prompt, std::string completion) {
-    return {RecordKind::completion, 1, std::move(prompt), {}, std::move(completion), {}};
+Record text_record(const std::string& text) {
+    return record_of({{"text", text}});
 }
-Record instruction_record(std::string instruction, std::string input, std::string output) {
-    return {RecordKind::instruction, 1, std::move(instruction), std::move(input), std::move(output), {}};
+Record completion_record(const std::string& prompt, const std::string& completion) {
+    Record record = record_of({{"prompt", prompt}, {"completion", ""}});
+    record.text = completion;  // may be broken UTF-8
+    return record;
 }
-Record chat_record(std::vector<ChatMessage> messages) {
-    return {RecordKind::chat, 1, {}, {}, {}, std::move(messages)};
+Record instruction_record(const std::string& instruction, const std::string& input, const std::string& output) {
+    return record_of({{"instruction", instruction}, {"input", input}, {"output", output}});
+}
+Record chat_record(const std::vector<std::pair<std::string, std::string>>& messages) {
+    auto list = nlohmann::ordered_json::array();
+    for (const auto& [role, content] : messages) list.push_back({{"role", role}, {"content", content}});
+    return record_of({{"messages", list}});
 }
 
 TokenFile rows_of(const PreparedRecords& records, const std::vector<bool>& held_out = {}, bool which = false) {
@@ -68,7 +81,8 @@ std::string without(std::string text, const std::string& part) {
 TEST_SUITE("cpu") {
     TEST_CASE("prepare: the masks of every kind of record") {
         const FakeTokenizer plain;
-        const PrepareSettings replies{.T = 12, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        const PrepareSettings replies{
+            .T = 12, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}};
         PrepareSettings all = replies;
         all.train_on_inputs = true;
         CHECK(marked({text_record("hello")}, plain, replies) == "|h[[ello<eos>]]|<eos><eos><eos><eos><eos><eos>|<eos>");
@@ -82,7 +96,8 @@ TEST_SUITE("cpu") {
         CHECK(marked({completion_record("a<eos>", "cd<eos>")}, plain, replies).starts_with("|a<eos>[[cd<eos>]]|<eos>"));
         CHECK(marked({text_record("a<eos>")}, plain, replies).starts_with("|a[[<eos>]]|<eos>"));
 
-        const PrepareSettings wide{.T = 100, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        const PrepareSettings wide{
+            .T = 100, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}};
         CHECK(marked({instruction_record("Add<eos>", "1+1", "2")}, plain, wide)
                   .starts_with("|### Instruction:\nAdd<eos>\n\n### Input:\n1+1\n\n### Response:\n[[2<eos>]]|<eos>"));
         CHECK(marked({instruction_record("Add", "", "2")}, plain, wide)
@@ -96,7 +111,8 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("prepare: ChatML and Llama 3, the replies marked with the ends of their turns") {
-        const PrepareSettings s{.T = 300, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        const PrepareSettings s{
+            .T = 300, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}};
         PrepareSettings all = s;
         all.train_on_inputs = true;
         const Record chat = chat_record({{"system", "Be brief."},
@@ -140,36 +156,58 @@ TEST_SUITE("cpu") {
     }
 
     TEST_CASE("prepare: which chat template it is") {
+        const auto found = [](const FakeTokenizer& tokenizer, const std::string& given) {
+            return ChatTemplate::find(tokenizer, {.given = given, .now = {}})->description();
+        };
         FakeTokenizer tokenizer = chatml_tokenizer();
         tokenizer.specials.insert(tokenizer.specials.end(),
                                   {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
-        CHECK(ChatTemplate::find(tokenizer, "")->format() == ChatFormat::chatml);
-        CHECK(ChatTemplate::find(tokenizer, "llama3")->format() == ChatFormat::llama3);
-        tokenizer.jinja = "{{ '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' + content + '<|eot_id|>' }}";
-        CHECK(ChatTemplate::find(tokenizer, "")->format() == ChatFormat::llama3);
-        CHECK(ChatTemplate::find(tokenizer, "chatml")->format() == ChatFormat::chatml);
-        tokenizer.jinja = "{{ '<|im_start|>' + role + '<|im_sep|>' + content + '<|im_end|>' }}";  // Phi
-        CHECK_FALSE(ChatTemplate::find(tokenizer, "").has_value());
-        tokenizer.jinja = "{{ '[INST] ' + content + ' [/INST]' }}";
-        CHECK_FALSE(ChatTemplate::find(tokenizer, "").has_value());
-        CHECK_FALSE(ChatTemplate::find(FakeTokenizer(), "").has_value());
-        CHECK(has(error_of([] { ChatTemplate::find(FakeTokenizer(), "chatml"); }), "no token <|im_start|>"));
-        CHECK(has(error_of([] { ChatTemplate::find(chatml_tokenizer(), "llama3"); }), "no token <|start_header_id|>"));
-        CHECK(has(error_of([] { ChatTemplate::find(chatml_tokenizer(), "alpaca"); }), "wanted chatml or llama3"));
+        CHECK(found(tokenizer, "") == "ChatML, as the model has no template");
+        CHECK(found(tokenizer, "llama3") == "Llama 3");
+        CHECK(found(llama3_tokenizer(), "") == "Llama 3, as the model has no template");
+        tokenizer.jinja = "{{ messages }}";  // the model's own counts, whatever it is
+        CHECK(found(tokenizer, "") == "the model's chat template");
+        CHECK(found(tokenizer, "chatml") == "ChatML");
+        const FreshDirectory dir;
+        put(dir.path / "own.jinja", "{{ messages }}");
+        CHECK(found(tokenizer, (dir.path / "own.jinja").string()) ==
+              "chat template " + (dir.path / "own.jinja").string());
+        CHECK_FALSE(ChatTemplate::find(FakeTokenizer(), {}).has_value());
+        CHECK(has(error_of([&] { found(FakeTokenizer(), "chatml"); }), "no token <|im_start|>"));
+        CHECK(has(error_of([&] { found(chatml_tokenizer(), "llama3"); }), "no token <|start_header_id|>"));
+        CHECK(has(error_of([&] { found(chatml_tokenizer(), "alpaca"); }),
+                  "--chat-template alpaca: there is no such file; wanted chatml, llama3, or a file"));
+        put(dir.path / "config.json", "{\"chat_template\": \"{{ messages }}\"}");
+        CHECK(has(error_of([&] { found(tokenizer, (dir.path / "config.json").string()); }), "is JSON; wanted"));
+        put(dir.path / "broken.jinja", "{% for m in messages %}");
+        CHECK(has(error_of([&] { found(tokenizer, (dir.path / "broken.jinja").string()); }), "broken.jinja, line 1"));
         const FakeTokenizer plain;
         PreparedRecords records(plain, {});
         const std::string error = error_of([&] { records.add(chat_record({{"user", "u"}}), "chat.jsonl, line 4"); });
-        CHECK(has(error, "chat.jsonl, line 4: the record has messages"));
+        CHECK(has(error, "chat.jsonl, line 4: the record has messages, and the model has no chat template"));
         CHECK(has(error, "--chat-template"));
+        // Texts need no template; a conversation says what is wrong with it.
+        FakeTokenizer broken;
+        broken.jinja = "{% if %}";
+        PreparedRecords texts(broken, {});
+        texts.add(text_record("abc"), "here");
+        CHECK(has(error_of([&] {
+                      texts.add(chat_record({{"user", "u"}}), "here");
+                  }),
+                  "here: the record needs the chat template, which cannot be used: the test's template, line 1"));
+        CHECK(has(error_of([&] { texts.add(instruction_record("a", "", "b"), "here"); }), "cannot be used"));
         // A ChatML template that opens with bos.
         FakeTokenizer opening = chatml_tokenizer();
         opening.specials.push_back("<s>");
         opening.bos_text = "<s>";
-        const PrepareSettings s{.T = 30, .sample_packing = false, .train_on_inputs = false, .chat_template = ""};
+        const PrepareSettings s{
+            .T = 30, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}};
         const Record chat = chat_record({{"assistant", "a"}});
         CHECK(marked({chat}, opening, s).starts_with("|<|im_start|>assistant\n[[a<|im_end|>]]\n|"));
-        opening.jinja = "{{ bos_token }}{{ '<|im_start|>' + role + '\\n' + content + '<|im_end|>' }}";
-        CHECK(marked({chat}, opening, s).starts_with("|<s><|im_start|>assistant\n[[a<|im_end|>]]\n|"));
+        opening.jinja =
+            "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}"
+            "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+        CHECK(marked({chat}, opening, s).starts_with("|<s><|im_start|>assistant\n[[a<|im_end|>]]|"));
     }
 
     TEST_CASE("prepare: a tokenizer without an end of text makes nothing, as what it makes would never end") {
@@ -183,8 +221,8 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("prepare: what is too long, what is empty, and what is said of it") {
         const FakeTokenizer plain;
-        PreparedRecords records(plain,
-                                {.T = 6, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        PreparedRecords records(
+            plain, {.T = 6, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}});
         records.add(completion_record("abc", "defgh"), "here");  // cut
         records.add(completion_record("abcdef", "g"), "here");   // the prompt fills the row
         records.add(completion_record("abcde", ""), "here");     // fits exactly
@@ -200,13 +238,16 @@ TEST_SUITE("cpu") {
         CHECK(has(summary,
                   "2 longer than 6 tokens, going on in further rows; 1 left out: nothing to train on; 1 left "
                   "out: the first 6 tokens have nothing to train on"));
-        CHECK(records.cut_note() ==
-              "2 records of 6 longer than --sequence-len 6: cut or left out, 11 tokens not used. Hint: a larger "
-              "--sequence-len holds more of them");
-        PreparedRecords whole(plain, {.T = 9, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        CHECK(records.notes() ==
+              std::vector<std::string>{
+                  "2 records of 6 longer than --sequence-len 6: cut or left out, 11 tokens not used. "
+                  "Hint: a larger --sequence-len holds more of them"});
+        PreparedRecords whole(
+            plain, {.T = 9, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}});
         whole.add(completion_record("abc", "defgh"), "here");
-        CHECK(whole.cut_note() == "");
-        PreparedRecords none(plain, {.T = 6, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+        CHECK(whole.notes().empty());
+        PreparedRecords none(
+            plain, {.T = 6, .sample_packing = true, .train_on_inputs = false, .chat_template = "", .now = {}});
         none.add(completion_record("abcdef", "g"), "here");
         CHECK(none.records() == 0);
         TokenMemory memory(300, 6);
@@ -215,8 +256,8 @@ TEST_SUITE("cpu") {
         // A conversation without a reply is left out, unless inputs are trained on.
         const FakeTokenizer chatml = chatml_tokenizer();
         for (const bool inputs : {false, true}) {
-            PreparedRecords chats(chatml,
-                                  {.T = 60, .sample_packing = false, .train_on_inputs = inputs, .chat_template = ""});
+            PreparedRecords chats(
+                chatml, {.T = 60, .sample_packing = false, .train_on_inputs = inputs, .chat_template = "", .now = {}});
             chats.add(chat_record({{"user", "u"}}), "here");
             CHECK(chats.records() == (inputs ? 1 : 0));
         }
@@ -227,8 +268,8 @@ TEST_SUITE("cpu") {
         std::mt19937 random(5);
         for (const size_t T : {5, 16, 64}) {
             std::vector<std::string> wanted;
-            PreparedRecords packed(plain,
-                                   {.T = T, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+            PreparedRecords packed(
+                plain, {.T = T, .sample_packing = true, .train_on_inputs = false, .chat_template = "", .now = {}});
             size_t tokens = 0;
             for (int i = 0; i < 200; ++i) {
                 std::string text(1 + random() % (T - 1), 'a');
@@ -261,8 +302,8 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("prepare: the share held out is spread evenly, exact, and the same every time") {
         const FakeTokenizer plain;
-        PreparedRecords records(plain,
-                                {.T = 8, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        PreparedRecords records(
+            plain, {.T = 8, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}});
         for (int i = 0; i < 103; ++i) records.add(text_record("r" + std::to_string(i)), "here");
         for (const size_t n : {0, 1, 10, 50, 103}) {
             const auto held_out = records.spread(n);
@@ -286,8 +327,8 @@ TEST_SUITE("cpu") {
         put(path,
             "{\"prompt\": \"a\", \"completion\": \"b\"}\n" + blanks + "{\"prompt\": \"c\", \"completion\": \"d\"}\n");
         const FakeTokenizer plain;
-        PreparedRecords records(plain,
-                                {.T = 4, .sample_packing = false, .train_on_inputs = false, .chat_template = ""});
+        PreparedRecords records(
+            plain, {.T = 4, .sample_packing = false, .train_on_inputs = false, .chat_template = "", .now = {}});
         std::vector<size_t> done;
         records.add_file(path, 1, [&](size_t bytes, size_t total) {
             done.push_back(bytes);
@@ -324,8 +365,9 @@ TEST_SUITE("cpu") {
             put(path, text);
         };
         const auto with = [&](size_t threads) {
-            PreparedRecords records(*tokenizer,
-                                    {.T = 64, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+            PreparedRecords records(
+                *tokenizer,
+                {.T = 64, .sample_packing = true, .train_on_inputs = false, .chat_template = "", .now = {}});
             records.add_file(path, threads);
             TokenMemory memory(1000, 64);
             records.write({}, false, memory);
@@ -421,30 +463,30 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("preview: the row's text comes back, with the targets marked") {
         const FakeTokenizer chatml = chatml_tokenizer();
-        PreparedRecords records(chatml,
-                                {.T = 40, .sample_packing = true, .train_on_inputs = false, .chat_template = ""});
+        PreparedRecords records(
+            chatml, {.T = 40, .sample_packing = true, .train_on_inputs = false, .chat_template = "", .now = {}});
         records.add(completion_record("\xc3\xa4h ", "caf\xc3\xa9\n"), "here");
         records.add(completion_record("1", "2\x1b[31m\xff"), "here");
         records.add(chat_record({{"user", "u"}, {"assistant", "ok"}}), "here");
         const TokenFile file = rows_of(records);
-        const std::string shown = preview(file, 9, 40, chatml, false);
+        const std::string shown = preview(file, 9, 40, chatml);
         CHECK(shown ==
               "what is trained on stands in [[ ]]:\nrow 1: 35 tokens, 10 trained on, filled up with 5\n"
               "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n[[ok<|im_end|>]]\n"
               "\n--- next document ---\n\xc3\xa4h [[caf\xc3\xa9\n<eos>]]\n"
               "row 2: 9 tokens, 8 trained on, filled up with 31\n1[[2\xef\xbf\xbd[31m\xef\xbf\xbd<eos>]]\n");
-        const std::string coloured = preview(file, 1, 40, chatml, true);
+        const std::string coloured = preview(file, 1, 40, chatml, {.colour = true});
         CHECK(coloured.starts_with("what is trained on is green:\nrow 1: "));
         CHECK(has(coloured, "\x1b[32mok<|im_end|>\x1b[0m"));
         std::string text = without(without(shown.substr(shown.find("up with 5\n") + 10), "[["), "]]");
         std::vector<uint32_t> first;
         for (size_t i = 0; i == 0 || !starts_document(file, i); ++i) first.push_back(token_at(file, i));
         CHECK(text.starts_with(chatml.decode(first, true)));
-        CHECK(preview(file, 0, 40, chatml, false).empty());
+        CHECK(preview(file, 0, 40, chatml).empty());
         // A stream: no filling, and a last row that is cut short.
         TokenMemory memory(300);
         append_text("abcdefg", chatml, true, memory);
-        CHECK(preview(TokenFile("text", std::move(memory)), 9, 3, chatml, false) ==
+        CHECK(preview(TokenFile("text", std::move(memory)), 9, 3, chatml) ==
               "what is trained on stands in [[ ]]:\nrow 1: 3 tokens, 2 trained on\na[[bc]]\nrow 2: 3 tokens, 3 trained "
               "on\n[[def]]\n"
               "row 3: 2 tokens, 2 trained on\n[[g<eos>]]\n");

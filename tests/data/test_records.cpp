@@ -29,7 +29,10 @@ std::vector<Record> read_all(const fs::path& path) {
 // A record as one text, for comparisons.
 std::string flat(const Record& r) {
     std::string text = std::to_string(r.line) + ":" + r.prompt + "|" + r.input + "|" + r.text;
-    for (const auto& m : r.messages) text += "[" + m.role + "=" + m.content + "]";
+    if (r.kind != RecordKind::chat) return text;
+    for (const auto& m : r.conversation.messages)
+        text += "[" + m["role"].get<std::string>() + "=" +
+                (m["content"].is_string() ? m["content"].get<std::string>() : m["content"].dump()) + "]";
     return text;
 }
 
@@ -59,8 +62,11 @@ TEST_SUITE("cpu") {
                   R"({"role": "user", "content": [{"type": "text", "text": "u"}, {"type": "text", "text": "v"}]},)"
                   R"({"role": "assistant", "content": "", "weight": 1, "name": "x"}]})");
         CHECK(chat.kind == RecordKind::chat);
-        CHECK(flat(chat) == "1:||[system=s][user=uv][assistant=]");
-        CHECK(first(R"({"messages": []})").messages.empty());
+        CHECK(flat(chat) ==
+              R"(1:||[system=s][user=[{"type":"text","text":"u"},{"type":"text","text":"v"}]][assistant=])");
+        CHECK(chat.conversation.train == std::vector<Train>{Train::unsaid, Train::unsaid, Train::yes});
+        CHECK(chat.conversation.other_keys == std::vector<std::string>{"name"});
+        CHECK(first(R"({"messages": []})").conversation.messages.empty());
     }
 
     TEST_CASE("records: line ends, blank lines, a byte order mark, a last line without an end, names of files") {
@@ -147,7 +153,7 @@ TEST_SUITE("cpu") {
         };
         const std::vector<Mistake> mistakes = {
             {"{}", "the record has no keys; wanted \"text\""},
-            {R"({"question": "q", "answer": "a"})", R"(has the keys "answer", "question"; wanted "text")"},
+            {R"({"question": "q", "answer": "a"})", R"(has the keys "question", "answer"; wanted "text")"},
             {R"({"text": "a", "prompt": "p", "completion": "c"})", "of two kinds (text; prompt and completion)"},
             {R"({"prompt": "p"})", R"(lacks "completion")"},
             {R"({"instruction": "p", "response": "r"})", R"(lacks "output")"},
@@ -160,16 +166,36 @@ TEST_SUITE("cpu") {
             {R"({"messages": [7]})", "message 1: it is 7"},
             {R"({"messages": [{"role": "user"}]})", R"(message 1: it has the keys "role")"},
             {R"({"messages": [{"from": "human", "value": "v"}]})", R"(message 1: it has the keys "from", "value")"},
-            {R"({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]})",
-             R"(message 2: "role" is "tool"; wanted system, user or assistant)"},
             {R"({"messages": [{"role": 1, "content": "a"}]})", R"("role" is 1)"},
             {R"({"messages": [{"role": "assistant", "content": null}]})", R"("content" is null)"},
             {R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]})", "image_url"},
             {R"({"messages": [{"role": "user", "content": ["x"]}]})", R"(the part "x")"},
             {R"({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]})", R"("text" is 1)"},
-            {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})", "\"tool_calls\""},
-            {R"({"messages": [{"role": "assistant", "content": "", "weight": 0}]})", R"("weight" is 0)"},
-            {R"({"messages": [], "tools": [{"name": "x"}]})", R"("tools" is [{"name":"x"}]; wanted none)"},
+            {R"({"messages": [{"role": "assistant", "content": "", "weight": 0.5}]})",
+             R"(message 1: "weight" is 0.5; wanted 1 or 0)"},
+            {R"({"messages": [{"role": "assistant", "content": "", "weight": true}]})", R"("weight" is true)"},
+            {R"({"messages": [{"role": "assistant", "content": "", "loss_mask": [1, 0]}]})", R"("loss_mask" is [1,0])"},
+            {R"({"messages": [{"role": "assistant", "content": "", "loss": 0, "train": true}]})",
+             R"("loss" is 0, and "train" is true; wanted keys that agree)"},
+            {R"({"messages": [{"role": "user", "content": "", "train": true}]})", R"(the role "user")"},
+            {R"({"messages": [{"role": "assistant", "content": "", "train_detail": [{"begin_offset": 0}]}]})",
+             R"("train_detail" is)"},
+            {R"({"messages": [{"role": "user", "content": "a", "images": ["x.png"]}]})", R"("images" is ["x.png"])"},
+            {R"({"messages": [{"role": "assistant", "content": "a", "thinking": "b", "reasoning_content": "c"}]})",
+             R"("thinking" is "b"; wanted the same thoughts)"},
+            {R"({"messages": [], "tools": "[1]"})", R"("tools" holds 1)"},
+            {R"({"messages": [], "tools": {"name": "x"}})", R"("tools" is {"name":"x"}; wanted a list)"},
+            {R"({"messages": [], "history": [["a", "b"]]})",
+             R"("history" is [["a","b"]]; wanted none beside messages)"},
+            {R"({"messages": [{"role": "system", "content": "a"}], "system": "b"})", "another system message"},
+            {R"({"text": "a", "weight": 0.1})", R"("weight" is 0.1; wanted 1 or 0)"},
+            {R"({"text": "a", "system": "b"})", R"("system" is "b"; wanted none beside text)"},
+            {R"({"prompt": "a", "completion": "b", "system": "c"})", R"("system" is "c"; wanted none beside prompt)"},
+            {R"({"prompt": "a", "completion": "b", "input": "c"})", R"("input" is "c")"},
+            {R"({"instruction": "a", "output": "b", "context": "c"})", R"("context" is "c"; wanted none)"},
+            {R"({"instruction": "a", "output": "b", "history": [["c"]]})", R"("history" holds ["c"])"},
+            {R"({"instruction": "a", "output": "b", "reasoning_content": "c"})", R"("reasoning_content" is "c")"},
+            {R"({"messages": [], "chat_template_kwargs": 1})", R"("chat_template_kwargs" is 1)"},
             {"[{\"text\": \"a\"}]", "wanted a JSON object, {...}, on each line"},
             {"[", "is not valid JSON"},
             {"\"text\"", "wanted a JSON object"},

@@ -10,7 +10,6 @@
 
 #include "data/base/error.h"
 #include "data/base/utf8.h"
-#include "data/chat_template.h"
 #include "kernels/philox.h"
 #include "train/model/step_loop.h"
 
@@ -132,19 +131,16 @@ std::vector<int32_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::
 }
 
 std::vector<int32_t> chat_prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt,
-                                        const std::string& chat_template, int V) {
-    const auto form = data::ChatTemplate::find(tokenizer, chat_template);
+                                        const data::ChatSettings& chat, int V) {
+    const auto form = data::ChatTemplate::find(tokenizer, chat);
     if (!form)
-        throw data::UserError("--sample-chat: the tokenizer (" + tokenizer.description() +
-                              ") shows no chat template that is known here; wanted ChatML or Llama 3, or "
-                              "--chat-template naming one of them, or a --sample without --sample-chat");
-    std::vector<uint32_t> ids;
-    std::vector<uint8_t> is_reply;
-    const std::vector<data::ChatMessage> messages = {{.role = "user", .content = prompt},
-                                                     {.role = "assistant", .content = ""}};
-    form->render(tokenizer, messages, ids, is_reply);
-    ids.resize(static_cast<size_t>(std::find(is_reply.begin(), is_reply.end(), 1) - is_reply.begin()));
-    return checked_prompt(tokenizer, ids, V);
+        throw data::UserError({.subject = "--sample-chat",
+                               .given = "the model has no chat template (" + tokenizer.description() + ")",
+                               .wanted = "one",
+                               .hint = "give one with --chat-template: a file, chatml or llama3"});
+    data::Conversation conversation;
+    conversation.add("user", prompt);
+    return checked_prompt(tokenizer, form->prompt(tokenizer, conversation, "--sample-chat"), V);
 }
 
 std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer) {
@@ -156,6 +152,17 @@ std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer) {
     add(tokenizer.eos());
     // A chat model's eos ends a turn, its base's a text. Either may come, whichever the file calls eos.
     for (const char* end : {"<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>"}) add(tokenizer.id_of(end));
+    return stops;
+}
+
+std::vector<int32_t> chat_stop_tokens(const data::Tokenizer& tokenizer, const data::ChatSettings& chat) {
+    std::vector<int32_t> stops = stop_tokens(tokenizer);
+    const auto form = data::ChatTemplate::find(tokenizer, chat);
+    const std::vector<uint32_t> ends = form ? form->ends_of_turn(tokenizer) : std::vector<uint32_t>();
+    if (!ends.empty()) {
+        const auto last = static_cast<int32_t>(ends.back());
+        if (std::find(stops.begin(), stops.end(), last) == stops.end()) stops.push_back(last);
+    }
     return stops;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "data/base/stop_token.h"
+#include "data/chat_template.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/model/model.h"
 
@@ -47,13 +48,15 @@ SampleEnd sample_tokens(Model& model, const std::vector<int32_t>& prompt, const 
 // special tokens become those tokens. Throws data::UserError if a token is outside the model's vocabulary: then the
 // tokenizer is another model's.
 std::vector<int32_t> prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt, int V);
-// The prompt as a user's turn, up to where the model's reply begins. chat_template: as of data::ChatTemplate::find.
-// Nothing in the prompt becomes a special token. Throws data::UserError if no template is found.
+// The prompt as a user's turn, up to where the model's reply begins, as the chat template has it. Nothing in the prompt
+// becomes a special token. Throws data::UserError if there is no template.
 std::vector<int32_t> chat_prompt_tokens(const data::Tokenizer& tokenizer, const std::string& prompt,
-                                        const std::string& chat_template, int V);
+                                        const data::ChatSettings& chat, int V);
 // The tokens that end a text or a turn, each once: eos and, if the vocabulary has them, the ends of turns and texts of
 // ChatML, Llama 3 and GPT-2.
 std::vector<int32_t> stop_tokens(const data::Tokenizer& tokenizer);
+// Those, and the one that ends a turn in the chat template.
+std::vector<int32_t> chat_stop_tokens(const data::Tokenizer& tokenizer, const data::ChatSettings& chat);
 
 // Decodes tokens as they come into pieces of whole UTF-8 characters. Bytes that are no UTF-8 pass unchanged.
 class TextStream {

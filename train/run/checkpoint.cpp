@@ -112,6 +112,7 @@ json state_json(const TrainerState& state, const json& file_hashes) {
             {"bad_steps_in_row", state.bad_steps_in_row},
             {"identity", state.identity},
             {"base_model_fingerprint", state.base_fingerprint},
+            {"first_start", state.first_start},
             {"file_hashes", file_hashes}};
 }
 
@@ -174,6 +175,7 @@ TrainerState read_state(const fs::path& file) {
     state.best_eval = read_evaluation(file, j, "best_global_step", "best_metric");
     state.best_checkpoint = read_text(file, j, "best_model_checkpoint");
     state.base_fingerprint = read_text(file, j, "base_model_fingerprint");
+    state.first_start = read_text(file, j, "first_start");
     try {
         state.identity = j.at("identity").get<std::map<std::string, std::string>>();
     } catch (const json::exception&) {
@@ -363,6 +365,14 @@ void require_checkpoint(const fs::path& directory) {
         throw data::UserError({.subject = (directory / kStateFile).string(),
                                .given = "does not exist, so this is no whole checkpoint",
                                .wanted = "output-dir/checkpoint-N, or last"});
+}
+
+std::string first_start_in(const fs::path& directory) {
+    try {
+        return read_text(directory / kStateFile, data::read_json_file(directory / kStateFile), "first_start");
+    } catch (const std::exception&) {
+        return "";
+    }
 }
 
 std::vector<std::string> prune_checkpoints(const fs::path& output_dir, int64_t keep, const fs::path& best) {

@@ -43,6 +43,7 @@ struct TrainerState {
     uint64_t samples_per_step = 1;  // micro-batch x accumulation; follows from identity and is not saved
     // BaseWeights::fingerprint of the base; empty in checkpoints of earlier versions.
     std::string base_fingerprint;
+    std::string first_start;  // data::local_time_text: the date that chat templates show
 };
 
 // The parts of a saved model that are not trained tensors.
@@ -93,6 +94,8 @@ std::optional<std::filesystem::path> last_checkpoint(const std::filesystem::path
 // Throws data::UserError naming a checkpoint-N, later than the last complete one, without a trainer_state.json: a run
 // would replace it. Killed saves leave no such name.
 void require_whole_checkpoints(const std::filesystem::path& output_dir);
+// TrainerState::first_start; "" where the checkpoint does not say it. Whatever else is wrong with it is said later.
+std::string first_start_in(const std::filesystem::path& directory);
 // Throws data::UserError unless it is a directory with a trainer_state.json.
 void require_checkpoint(const std::filesystem::path& directory);
 // Removes the oldest beyond `keep` (0: keeps all), but never `best` (may be empty). Returns the reason for each that

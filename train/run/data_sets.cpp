@@ -60,9 +60,9 @@ void check_fits_memory(const fs::path& path) {
 // Makes loaders for one run's flags.
 class Opener {
   public:
-    Opener(const TrainOptions& options, const fs::path& base, const ModelConfig& config, std::ostream& out,
-           data::StopToken stop)
-        : o_(options), base_(base), config_(config), out_(out), stop_(stop) {}
+    Opener(const TrainOptions& options, const fs::path& base, const ModelConfig& config, const std::tm& now,
+           std::ostream& out, data::StopToken stop)
+        : o_(options), base_(base), config_(config), now_(now), out_(out), stop_(stop) {}
 
     DataSets open();
     void preview(const data::TokenFile& file);
@@ -103,6 +103,7 @@ class Opener {
     const TrainOptions& o_;
     const fs::path& base_;
     const ModelConfig& config_;
+    const std::tm& now_;
     std::ostream& out_;
     data::StopToken stop_;
     std::unique_ptr<data::Tokenizer> tokenizer_;
@@ -190,10 +191,11 @@ data::PreparedRecords Opener::records(const std::string& path) {
     data::PreparedRecords records(named_tokenizer(), {.T = static_cast<size_t>(o_.sequence_len),
                                                       .sample_packing = o_.sample_packing,
                                                       .train_on_inputs = o_.train_on_inputs,
-                                                      .chat_template = o_.chat_template});
+                                                      .chat_template = o_.chat_template,
+                                                      .now = now_});
     records.add_file(path, threads(), ProgressLines(path, out_, stop_));
     out_ << path << ": " << records.summary() << "\n";
-    if (const std::string cut = records.cut_note(); !cut.empty()) out_ << "note: " << cut << "\n";
+    for (const std::string& note : records.notes()) out_ << "note: " << note << "\n";
     if (records.records() == 0)
         throw data::UserError({.subject = path,
                                .given = "holds nothing to train on: " + records.summary(),
@@ -253,7 +255,7 @@ void Opener::preview(const data::TokenFile& file) {
     if (o_.preview == 0) return;
     const bool colour = &out_ == &std::cout && isatty(STDOUT_FILENO);
     out_ << data::preview(file, static_cast<size_t>(o_.preview), static_cast<size_t>(o_.sequence_len),
-                          named_tokenizer(), colour)
+                          named_tokenizer(), {.colour = colour, .ids = o_.preview_ids})
          << std::flush;
 }
 
@@ -273,9 +275,9 @@ DataKind kind_of_data(const fs::path& path) {
     return DataKind::text;
 }
 
-DataSets open_data(const TrainOptions& options, const fs::path& base, const ModelConfig& config, std::ostream& out,
-                   data::StopToken stop) {
-    Opener opener(options, base, config, out, stop);
+DataSets open_data(const TrainOptions& options, const fs::path& base, const ModelConfig& config, const std::tm& now,
+                   std::ostream& out, data::StopToken stop) {
+    Opener opener(options, base, config, now, out, stop);
     DataSets sets = opener.open();
     opener.preview(sets.train->file());
     if (sets.val) check_has_targets(*sets.val);

@@ -2,6 +2,7 @@
 // base model's own tokenizer and stay in memory: 2 or 4 bytes a token, and one for the mask.
 #pragma once
 
+#include <ctime>
 #include <filesystem>
 #include <iosfwd>
 #include <memory>
@@ -27,8 +28,8 @@ struct DataSets {
 
 // Prints the sizes of text and records, then --preview. The tokenizer of `base`, where --base-model was found, is read
 // only if it is needed. A stop between pieces of a text or of records throws Interrupted. Throws data::UserError naming
-// file, line or flag.
+// file, line or flag. now: what chat templates show as the date.
 DataSets open_data(const TrainOptions& options, const std::filesystem::path& base, const ModelConfig& config,
-                   std::ostream& out, data::StopToken stop);
+                   const std::tm& now, std::ostream& out, data::StopToken stop);
 
 }  // namespace slab::train

@@ -93,10 +93,12 @@ const Flag kFlags[] = {
     {"train-on-inputs", kData, &O::train_on_inputs, "train on prompts and questions too, not only on replies",
      {.identity = Identity::flag}},
     {"chat-template", kData, &O::chat_template,
-     "chatml or llama3, for records with messages and --sample-chat; default: what the tokenizer shows",
-     {.choices = {"chatml", "llama3"}, .identity = Identity::flag}},
+     "for records with messages and --sample-chat: a file with a template in Jinja's language, or a fixed form, chatml "
+     "or llama3; default: the model's own template",
+     {.identity = Identity::flag, .path = Path::input}},
     {"preview", kData, &O::preview, "print the first N rows as text, with what is trained on marked",
      {.range = from_to(0, kMostSteps, "", " rows")}},
+    {"preview-ids", kData, &O::preview_ids, "with --preview: the token ids of each row, too", {.needs = "preview"}},
     {"output-dir", kData, &O::output_dir, "run directory: checkpoints, final adapter, log.jsonl, config.toml",
      {.path = Path::output}},
 

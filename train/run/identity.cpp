@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <vector>
 
+#include "data/chat_template.h"
 #include "kernels/attention/generic_kernels.h"
 #include "train/run/flag_table.h"
 #include "train/run/run_setup.h"
@@ -55,6 +56,7 @@ std::map<std::string, std::string> identity_of(const TrainOptions& options, cons
             id[std::string("--") + flag.name] = identity_text(flag, decided);
 
     if (options.exchange_every == 1) id.erase("--exchange-every");  // checkpoints without it were made so
+    id["--chat-template"] = data::chat_template_identity(options.chat_template);  // a file counts by its text
 
     id[kStepsName] = std::to_string(steps);
     id[kRowsName] = std::to_string(train_data.rows());

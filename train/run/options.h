@@ -28,8 +28,9 @@ struct TrainOptions {
     std::string train_data, val_data, output_dir;
     double val_set_size = 0;  // below 1: share of the rows (or records) of train_data; from 1 on: their number
     bool sample_packing = false, train_on_inputs = false;
-    std::string chat_template;  // "": by the tokenizer; "chatml", "llama3"
+    std::string chat_template;  // "": the model's own; "chatml", "llama3", or a file
     int64_t preview = 0;        // rows to print
+    bool preview_ids = false;   // their token ids, too
 
     std::string adapter = "lora";
     int lora_r = 16;

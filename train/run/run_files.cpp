@@ -9,6 +9,7 @@
 
 #include "data/base/atomic_file.h"
 #include "data/base/error.h"
+#include "data/base/local_time.h"
 #include "train/files/model_directory.h"
 #include "train/run/identity.h"
 #include "train/run/run_directory.h"
@@ -74,6 +75,7 @@ RunFiles::RunFiles(RunPlan& plan, std::ostream& out) : plan_(plan), out_(out), o
     state.identity = identity_of(flags, plan.layout, plan.steps, *plan.data_sets.train);
     state.samples_per_step = plan.samples_per_step();
     state.base_fingerprint = plan.weights->fingerprint(plan.config);
+    state.first_start = data::local_time_text(plan.first_start);
 }
 
 RunFiles::RunFiles(RunPlan& plan, const RunFiles& leader, Comm& comm, std::ostream& out)
@@ -103,6 +105,7 @@ void RunFiles::take_state(TrainerState read, const fs::path& from) {
              << " does not say which base model it was made on (an earlier version wrote it); this run takes "
                 "--base-model to be it\n";
     read.base_fingerprint = state.base_fingerprint;
+    read.first_start = state.first_start;
     state = std::move(read);
     if (state.step > plan_.steps)
         throw data::UserError({.subject = from.string(),

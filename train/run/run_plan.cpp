@@ -6,6 +6,7 @@
 
 #include "data/base/display.h"
 #include "data/base/error.h"
+#include "data/base/local_time.h"
 #include "data/gguf/gguf.h"
 #include "data/hub_cache.h"
 #include "train/files/base_config.h"
@@ -111,6 +112,15 @@ void note_offload(const OffloadFlags& flags, const ModelLayout& layout, std::ost
             << "; training goes on resident\n";
 }
 
+// Of the checkpoint that is resumed, else now. Checkpoints of earlier versions do not say it.
+std::tm first_start_of(const TrainOptions& flags) {
+    const std::string& from = flags.resume_from_checkpoint;
+    std::optional<fs::path> checkpoint;
+    if (!from.empty()) checkpoint = from == "last" ? last_checkpoint(flags.output_dir) : fs::path(from);
+    const auto start = checkpoint ? data::local_time_of(first_start_in(*checkpoint)) : std::nullopt;
+    return start.value_or(data::local_time_now());
+}
+
 }  // namespace
 
 namespace {
@@ -142,11 +152,12 @@ RunPlan::RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream
     : gpus(parse_gpus(options.gpus)),
       flags(for_all_ranks(options, gpus.size())),
       base(data::find_model("--base-model", options.base_model)),
-      config(read_base_config(base)) {
+      config(read_base_config(base)),
+      first_start(first_start_of(options)) {
     ModelSettings settings = settings_from(flags, config);
     trace_steps = parse_trace_steps(flags.trace_steps);
     check_paths(flags, base);
-    sample = plan_sample(flags, base, config);
+    sample = plan_sample(flags, base, config, first_start);
     settings.cache_positions = sample.positions;
     settings.ranks = ranks();
     settings.exchange_every = flags.exchange_every;
@@ -192,7 +203,7 @@ void RunPlan::print_layout(std::ostream& out) const {
 
 // The rows and the number of steps, with all that can be wrong about them.
 void RunPlan::open_rows(data::StopToken stop, std::ostream& out) {
-    data_sets = open_data(flags, base, config, out, stop);
+    data_sets = open_data(flags, base, config, first_start, out, stop);
     steps = total_steps(flags, data_sets.train->rows());
     if (!flags.trace.empty() && trace_steps.first > steps)
         throw data::UserError({.subject = "--trace-steps " + flags.trace_steps,

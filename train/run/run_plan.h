@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <iosfwd>
 #include <memory>
@@ -49,6 +50,7 @@ struct RunPlan {
     const TrainOptions flags;
     const std::filesystem::path base;  // where --base-model was found
     const ModelConfig config;
+    const std::tm first_start;                      // of the run: a resumed one keeps its checkpoint's
     std::pair<int64_t, int64_t> trace_steps{0, 0};  // first and last, from 1
     SamplePlan sample;
     std::vector<std::unique_ptr<Device>> devices;  // of the ranks, until their sessions take them

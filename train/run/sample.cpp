@@ -37,7 +37,8 @@ class OpenLine {
 
 }  // namespace
 
-SamplePlan plan_sample(const TrainOptions& flags, const std::filesystem::path& base, const ModelConfig& config) {
+SamplePlan plan_sample(const TrainOptions& flags, const std::filesystem::path& base, const ModelConfig& config,
+                       const std::tm& now) {
     SamplePlan plan;
     if (flags.sample.empty()) return plan;
     if (base_tokenizer_path(base.string(), config).empty())
@@ -45,8 +46,10 @@ SamplePlan plan_sample(const TrainOptions& flags, const std::filesystem::path& b
                               base.string() + " (a vocabulary of 260 would be bytes; this one has " +
                               std::to_string(config.V) + ")");
     plan.tokenizer = open_base_tokenizer(base.string(), config);
-    plan.prompt = flags.sample_chat ? chat_prompt_tokens(*plan.tokenizer, flags.sample, flags.chat_template, config.V)
+    const data::ChatSettings chat{.given = flags.chat_template, .now = now};
+    plan.prompt = flags.sample_chat ? chat_prompt_tokens(*plan.tokenizer, flags.sample, chat, config.V)
                                     : prompt_tokens(*plan.tokenizer, flags.sample, config.V);
+    plan.stops = flags.sample_chat ? chat_stop_tokens(*plan.tokenizer, chat) : stop_tokens(*plan.tokenizer);
     const int positions = most_positions(config);
     if (plan.prompt.size() >= static_cast<size_t>(positions))
         throw data::UserError({.subject = "--sample",
@@ -76,7 +79,7 @@ json write_sample(const TrainOptions& flags, const SamplePlan& plan, Model& mode
                                   .top_k = flags.top_k,
                                   .top_p = flags.top_p,
                                   .seed = flags.seed,
-                                  .stop_tokens = stop_tokens(*plan.tokenizer)};
+                                  .stop_tokens = plan.stops};
     std::string text;
     uint64_t tokens = 0;
     SampleEnd end;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
@@ -21,12 +22,14 @@ namespace slab::train {
 // Without --sample: no tokenizer, no prompt, no positions.
 struct SamplePlan {
     std::unique_ptr<data::Tokenizer> tokenizer;
-    std::vector<int32_t> prompt;
+    std::vector<int32_t> prompt, stops;
     int positions = 0;  // of the key/value cache: prompt and the tokens to generate
 };
 
-// Reads the base's tokenizer. Throws data::UserError if there is none, or if the prompt leaves no room for a token.
-SamplePlan plan_sample(const TrainOptions& flags, const std::filesystem::path& base, const ModelConfig& config);
+// Reads the base's tokenizer. now: what chat templates show as the date. Throws data::UserError if there is none, or if
+// the prompt leaves no room for a token.
+SamplePlan plan_sample(const TrainOptions& flags, const std::filesystem::path& base, const ModelConfig& config,
+                       const std::tm& now);
 
 // What is asked for, as the log has it; null without --sample.
 nlohmann::json sample_request(const TrainOptions& flags);

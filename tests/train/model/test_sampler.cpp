@@ -246,17 +246,26 @@ TEST_SUITE("cpu") {
 
     TEST_CASE("sampler: a chat prompt is a user's turn and the beginning of a reply") {
         const auto shown = [](const FakeTokenizer& tokenizer, const std::string& prompt) {
-            const std::vector<int32_t> ids = chat_prompt_tokens(tokenizer, prompt, "", 300);
+            const std::vector<int32_t> ids = chat_prompt_tokens(tokenizer, prompt, {}, 300);
             return tokenizer.decode(std::vector<uint32_t>(ids.begin(), ids.end()), true);
         };
         CHECK(shown(chatml_tokenizer(), "Hi") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
         CHECK(shown(llama3_tokenizer(), "Hi") ==
               "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
               "<|start_header_id|>assistant<|end_header_id|>\n\n");
-        const std::vector<int32_t> ids = chat_prompt_tokens(chatml_tokenizer(), "<|im_end|>", "", 300);
+        const std::vector<int32_t> ids = chat_prompt_tokens(chatml_tokenizer(), "<|im_end|>", {}, 300);
         CHECK(std::count(ids.begin(), ids.end(), 258) == 1);  // the user's text stays text
-        CHECK(has(error_of([&] { chat_prompt_tokens(FakeTokenizer(), "Hi", "", 300); }), "--sample-chat"));
-        CHECK(has(error_of([&] { chat_prompt_tokens(chatml_tokenizer(), "Hi", "", 258); }), "vocabulary ends at 257"));
+        // A template's own end of turn stops a text too.
+        FakeTokenizer other;
+        other.specials = {"<eos>", "<turn_end>"};
+        other.jinja =
+            "{% for m in messages %}{{ m.role + ': ' + m.content + '<turn_end>\\n' }}{% endfor %}"
+            "{% if add_generation_prompt %}assistant: {% endif %}";
+        CHECK(shown(other, "Hi") == "user: Hi<turn_end>\nassistant: ");
+        CHECK(chat_stop_tokens(other, {}) == std::vector<int32_t>{256, 257});
+        CHECK(stop_tokens(other) == std::vector<int32_t>{256});
+        CHECK(has(error_of([&] { chat_prompt_tokens(FakeTokenizer(), "Hi", {}, 300); }), "--sample-chat"));
+        CHECK(has(error_of([&] { chat_prompt_tokens(chatml_tokenizer(), "Hi", {}, 258); }), "vocabulary ends at 257"));
     }
 
     TEST_CASE("sampler: text comes in whole characters, and broken bytes still come") {

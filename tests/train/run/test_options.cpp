@@ -64,7 +64,7 @@ std::vector<std::string> fields(const TrainOptions& o) {
         o.offload.resident_layers, o.offload.vram_budget, o.offload.recompute, o.threads, o.eval_steps, o.save_steps,
         o.save_total_limit, o.logging_steps, o.log, o.trace, o.trace_steps, o.sample, o.sample_tokens,
         o.sample_temperature, o.top_k, o.top_p, o.sample_chat, o.sample_packing, o.train_on_inputs, o.chat_template,
-        o.preview);
+        o.preview, o.preview_ids);
     return all;
 }
 
@@ -238,7 +238,8 @@ TEST_SUITE("cpu") {
             {"--train-on-inputs", {"true"}},  // of a token file
             {"--chat-template", {"alpaca", "llama3"}},
             {"--preview", {"-1", huge, "x"}},
-            {"--sample", {"Hello"}},  // of a model without a tokenizer
+            {"--preview-ids", {"true"}},  // of no preview
+            {"--sample", {"Hello"}},      // of a model without a tokenizer
             {"--sample-tokens", {"0", "-1", huge, "x"}, {"--sample", "Hello"}},
             {"--sample-tokens", {"5"}},  // of no sample
             {"--sample-temperature", {"-1", "nan", "101", "x"}, {"--sample", "Hello"}},
@@ -648,7 +649,7 @@ TEST_SUITE("cpu") {
             {"--layer-offloading", "--num-prefetch", "2", "--num-slots", "auto", "--resident-layers", "0,2,5",
              "--vram-budget", "11.5GiB", "--recompute", "none", "--use-rslora", "--lora-dropout", "0.05"},
             {"--freeze-layers", "3", "--val-set-size", "0.1", "--eval-steps", "7", "--save-steps", "9"},
-            {"--sample-packing", "--train-on-inputs", "--chat-template", "llama3", "--preview", "3"},
+            {"--sample-packing", "--train-on-inputs", "--chat-template", "llama3", "--preview", "3", "--preview-ids"},
             {"--sample", "Hello", "--sample-chat", "--sample-tokens", "7", "--top-k", "5", "--top-p", "0.5"},
             {"--freeze-layers", "0", "--from-scratch", "--seed", "18446744073709551615"},
             {"--adapter", "none", "--learning-rate", "0.1", "--weight-decay", "0.30000000000000004"},
