@@ -195,6 +195,11 @@ TEST_SUITE("cpu") {
                 "{% for m in messages %}{% if m.role == 'user' %}Q{% else %}A{% endif %}{{ m.content }}{% endfor %}",
                 R"({"messages": [{"role": "tool", "content": "a"}]})"),
             "message 1 has the role \"tool\", which the chat template does not know"));
+        // Keys that are null are left out; thoughts have both of their names.
+        CHECK(marked("{{ messages[0].content is defined }}{{ messages[0].tool_calls | length }}",
+                     R"({"messages": [{"role": "user", "content": null, "tool_calls": [1]}]})") == "False1");
+        CHECK(marked("{{ messages[0].thinking }}{{ messages[0].reasoning_content }}",
+                     R"({"messages": [{"role": "user", "content": "", "reasoning": "r"}]})") == "rr");
         // Of two templates the one for tools, where there are tools.
         FakeTokenizer two = tokenizer_with(kPlain);
         two.tool_use = with_tools;

@@ -375,7 +375,7 @@ TEST_SUITE("cpu") {
         };
         file_of(lines);
         const std::string one = with(1);
-        CHECK(has(one, "392 records (messages, ChatML); "));
+        CHECK(has(one, "392 records (messages, ChatML, as the model has no template); "));
         for (const size_t threads : {2, 3, 8}) CHECK(with(threads) == one);
 
         const std::vector<std::pair<std::string, std::string>> mistakes = {

@@ -112,6 +112,10 @@ class Opener {
 
 // Refuses flags about records if there are none: the file was made without them.
 void Opener::check_flags() const {
+    if (o_.preview_ids && o_.preview == 0)
+        throw data::UserError({.subject = "--preview-ids",
+                               .given = "has nothing to show without --preview",
+                               .wanted = "--preview N beside it"});
     const bool for_records = !o_.chat_template.empty() && !o_.sample_chat;  // a sample may be what it is for
     const bool given = o_.sample_packing || o_.train_on_inputs || for_records;
     const auto is_records = [](const std::string& path) {

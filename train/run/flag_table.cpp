@@ -98,7 +98,7 @@ const Flag kFlags[] = {
      {.identity = Identity::flag, .path = Path::input}},
     {"preview", kData, &O::preview, "print the first N rows as text, with what is trained on marked",
      {.range = from_to(0, kMostSteps, "", " rows")}},
-    {"preview-ids", kData, &O::preview_ids, "with --preview: the token ids of each row, too", {.needs = "preview"}},
+    {"preview-ids", kData, &O::preview_ids, "with --preview: the token ids of each row, too"},
     {"output-dir", kData, &O::output_dir, "run directory: checkpoints, final adapter, log.jsonl, config.toml",
      {.path = Path::output}},
 
