@@ -83,10 +83,8 @@ done << 'END'
 --threads -1
 END
 
-require 0 plan --lora-r 3
-trained=$(grep '^trains ' "$output")
-require 0 plan --lora-r 5 --lora_r=3
-holds "of a flag given twice the last one holds" [ "$(grep '^trains ' "$output")" = "$trained" ]
+require 1 plan --lora-r 5 --lora_r=3
+holds "a flag given twice is refused" grep -q -e '--lora-r: is given twice: 5, 3' "$output"
 
 # --- the plan
 require 0 plan --layer_offloading --lora_r=4 --output_dir "$work/planned"
@@ -234,7 +232,7 @@ prints "a trained model is a base" '^wrote '
 require 0 "$build/train_gpt" --base-model "$work/large" --from-scratch --plan --adapter none --vram-budget 1T
 require 0 run goes_on --adapter-in "$work/plain" --learning-rate 0
 same_bits "--adapter-in starts from that adapter" "$(adapter_of plain)" "$(adapter_of goes_on)"
-refuses "--adapter-in and another rank" "--lora-r 5 .*contradicts --adapter-in" run none --adapter-in "$work/plain" --lora-r 5
+refuses "--adapter-in and another rank" "--lora-r 5 .*contradicts --adapter-in" run_full none --adapter-in "$work/plain" --lora-r 5
 require 0 run goes_on_2 --adapter-in "$work/plain"
 holds "--adapter-in trains it on" [ "$(cksum < "$(adapter_of plain)")" != "$(cksum < "$(adapter_of goes_on_2)")" ]
 refuses "--adapter-in without an adapter" "$work/data" run_full none --adapter-in "$work/data"

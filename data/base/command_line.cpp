@@ -11,11 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "data/base/display.h"
 #include "data/base/error.h"
 #include "data/base/nearest_name.h"
 
@@ -31,9 +33,37 @@ std::vector<std::string> long_flags(const CLI::App& app) {
     return flags;
 }
 
-// A flag with one value; given again, it is given anew.
-bool is_single(const CLI::Option& option) {
-    return option.nonpositional() && option.get_expected_max() == 1;
+// Whether the flag's values are joined to a list, so that it may be given several times.
+bool is_list(const CLI::Option& option) {
+    return option.get_multi_option_policy() == CLI::MultiOptionPolicy::Join;
+}
+
+// The error for a flag that is given several times, or "". The last value would hide the others.
+std::string repeated_flag(const CLI::App& app, const std::vector<std::string>& arguments) {
+    std::map<std::string, std::vector<std::string>> given;
+    for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+        const std::string& argument = arguments[i];
+        if (!argument.starts_with("--")) continue;
+        const size_t name_end = std::min(argument.find('='), argument.size());
+        const std::string name = argument.substr(0, name_end);
+        const CLI::Option* option = app.get_option_no_throw(name);
+        if (!option || is_list(*option) || name == "--help" || name == "--version") continue;
+        const bool is_switch = option->get_expected_max() == 0, apart = name_end == argument.size();
+        given[name].push_back(is_switch && apart                   ? ""
+                              : apart && i + 1 == arguments.size() ? ""
+                              : apart                              ? arguments[i + 1]
+                                                                   : argument.substr(name_end + 1));
+    }
+    for (const auto& [name, values] : given) {
+        if (values.size() < 2) continue;
+        std::string shown;
+        for (const std::string& value : values)
+            if (!value.empty()) shown += (shown.empty() ? ": " : ", ") + printable_text(value);
+        return ErrorText{name, values.size() == 2 ? "is given twice" + shown : "is given several times" + shown,
+                         "it once", "leave out what does not count"}
+            .text();
+    }
+    return "";
 }
 
 std::string empty_value(const std::string& flag, bool number) {
@@ -56,9 +86,7 @@ std::string misread_value(const CLI::App& app) {
     for (const CLI::Option* option : app.get_options()) {
         const std::string type = option->get_type_name();
         const bool number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
-        std::vector<std::string> values = option->results();
-        if (is_single(*option) && values.size() > 1) values.erase(values.begin(), values.end() - 1);
-        for (const std::string& value : values) {
+        for (const std::string& value : option->results()) {
             const std::string subject = option->get_name() + " " + value;
             if (value.empty()) return empty_value(option->get_name(), number);
             if (number && is_octal_or_hexadecimal(value))
@@ -105,8 +133,6 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
         return 1;
     };
     app.set_version_flag("--version", app.get_name() + " of slabstream " SLABSTREAM_VERSION);
-    for (CLI::Option* option : app.get_options())
-        if (is_single(*option)) option->take_last();
     const std::vector<std::string> known = long_flags(app);
     std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
     for (std::string& argument : arguments) {
@@ -120,6 +146,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
         // CLI11 would take the next argument for the value.
         if (name_end + 1 == argument.size()) return refuse(empty_value(name, false));
     }
+    if (const std::string repeated = repeated_flag(app, arguments); !repeated.empty()) return refuse(repeated);
     std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 wants a vector
     try {
         app.parse(std::move(arguments));

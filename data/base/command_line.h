@@ -1,6 +1,6 @@
 // One way for all programs to read their command line with CLI11. In names of flags '_' is taken for '-'. An unknown
-// flag is an error that names a near known one. Of a flag given several times the last one holds. Every error exits 1;
-// CLI11 has a code for each kind.
+// flag is an error that names a near known one. A flag given several times is an error too, unless its values are
+// joined to a list (CLI11's policy Join). Every error exits 1; CLI11 has a code for each kind.
 #pragma once
 
 #include <iosfwd>

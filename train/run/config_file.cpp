@@ -46,13 +46,14 @@ class Line {
         if (at_ == begin) refuse("a key, such as learning-rate");
         return std::string(text_.substr(begin, at_ - begin));
     }
-    std::string value() {
+    std::string value(bool& is_list) {
         if (!take('[')) return single_value();
         if (take(']')) refuse("at least one value in the list");
         std::string joined;
         while (!take(']')) {
             if (!joined.empty() && !take(',')) refuse("a comma or ] in the list");
             if (take(']')) break;
+            is_list = !joined.empty();
             joined += (joined.empty() ? "" : ",") + single_value();
         }
         return joined;
@@ -140,7 +141,7 @@ std::vector<ConfigEntry> parse_config(std::istream& input, const std::string& wh
         ConfigEntry entry{line.key(), "", number};
         std::replace(entry.key.begin(), entry.key.end(), '_', '-');
         if (!line.take('=')) line.refuse("= after the key");
-        entry.value = line.value();
+        entry.value = line.value(entry.is_list);
         if (!line.at_end()) line.refuse("nothing after the value");
         for (const ConfigEntry& other : entries)
             if (other.key == entry.key)

@@ -14,6 +14,7 @@ namespace slab::train {
 struct ConfigEntry {
     std::string key, value;  // the key with '-' for every '_', as flags are spelled
     int line;                // from 1
+    bool is_list = false;    // of several values
 };
 
 // where: the file, for errors. Throws data::UserError naming file, line, its text and what is wanted, and data::IoError

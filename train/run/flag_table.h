@@ -40,11 +40,18 @@ enum class Path {
     beside,  // a file beside the run: config.toml leaves it out, or a repeated run would write over it
 };
 
+enum class Values {
+    one,
+    list,      // with commas, or as a list in a config file
+    repeated,  // as a list, and the flag may be given several times
+};
+
 struct FlagRules {
     Range range = {};
     std::vector<std::string> choices = {};  // empty: any text
     Identity identity = Identity::none;
     Path path = Path::none;
+    Values values = Values::one;
     const char* needs = nullptr;  // another flag, of an earlier row, without which this one is refused
     // The flag that decides instead of this one, or nullptr. This one is idle then.
     const char* (*idle_beside)(const TrainOptions&) = nullptr;

@@ -40,6 +40,7 @@ void add_flag(CLI::App& app, const Flag& flag, T& value) {
     option->group(flag.group)->configurable(rules.in_config_file);
     if (!rules.choices.empty()) option->check(CLI::IsMember(rules.choices));
     if (std::is_same_v<T, uint64_t>) option->check(check_unsigned);
+    if (rules.values == Values::repeated) option->join(',');
     if (rules.needs) option->needs(app.get_option(std::string("--") + rules.needs));
 }
 
@@ -70,6 +71,9 @@ class ConfigReader : public CLI::ConfigTOML {
             if (std::find(known.begin(), known.end(), entry.key) == known.end())
                 throw CLI::ConfigError(file + ", line " + std::to_string(entry.line) + ": unknown key " + entry.key +
                                        data::did_you_mean(entry.key, known));
+            if (entry.is_list && flag_named(entry.key).rules.values == Values::one)
+                throw CLI::ConfigError(file + ", line " + std::to_string(entry.line) + ": " + entry.key +
+                                       " is a list; wanted one value");
             CLI::ConfigItem item;
             item.name = entry.key;
             item.inputs = {entry.value};
@@ -165,7 +169,7 @@ std::optional<int> parse_train_options(TrainOptions& o, int argc, const char* co
     if (const auto code = data::parse_command_line(app, argc, argv, out, err)) return code;
     for (const Flag& flag : flag_table())
         if (const auto* option = app.get_option(std::string("--") + flag.name); option->count() > 0)
-            o.given[flag.name] = {option->results().back(), in_file.count(flag.name) != 0};
+            o.given[flag.name] = {CLI::detail::join(option->results(), ","), in_file.count(flag.name) != 0};
     check_ranges(o);
     if (is_given(o, "freeze-layers")) {
         require(!is_given(o, "adapter") || o.adapter != "lora", as_given(o, "freeze-layers"),

@@ -469,14 +469,47 @@ TEST_SUITE("cpu") {
                   "--lora-r 4 (config file): without effect beside --adapter none (config file)"));
     }
 
-    TEST_CASE("options: of a flag given twice the last holds, and an empty value is none") {
-        const Parsed p = parse(with({"--learning-rate", "0.1", "--plan", "--learning_rate=0.5", "--plan", "--lora-r",
-                                     "", "--lora-r", "3", "--adapter", "none", "--adapter", "lora"}));
+    TEST_CASE("options: every flag is given once, but lists may come in parts") {
+        for (const auto& [arguments, error] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+                 {{"--lora-r", "3", "--lora_r=5"}, "--lora-r: is given twice: 3, 5; wanted it once"},
+                 {{"--train-data", "b.jsonl"}, "--train-data: is given twice"},
+                 {{"--sample", "a b", "--seed", "1", "--sample", "c"}, "--sample: is given twice: a b, c"},
+                 {{"--plan", "--plan"}, "--plan: is given twice; wanted it once"},
+                 {{"--plan", "--plan=false"}, "--plan: is given twice: false"},
+                 {{"--seed", "1", "--seed", "1", "--seed", "1"}, "--seed: is given several times: 1, 1, 1"},
+                 {{"--resident-layers", "0", "--resident-layers", "3"}, "--resident-layers: is given twice: 0, 3"},
+                 {{"--config", "a.toml", "--config", "b.toml"}, "--config: is given twice: a.toml, b.toml"}}) {
+            const Parsed p = parse(with(arguments));
+            CAPTURE(error);
+            CAPTURE(p.error);
+            CHECK(p.code == 1);
+            CHECK(has(p.error, error));
+        }
+        const Parsed list = parse(with({"--lora-target-modules", "q_proj", "--lora_target_modules=v_proj,o_proj"}));
+        CHECK(list.error == "");
+        CHECK(list.options.lora_target_modules == "q_proj,v_proj,o_proj");
+        CHECK(has(list.options.config_toml, "lora-target-modules = \"q_proj,v_proj,o_proj\"\n"));
+    }
+
+    TEST_CASE("options: a list in a config file is for flags that take lists, and the command line still wins") {
+        const FreshDirectory dir;
+        const std::string file = (dir.path / "run.toml").string();
+        put(file, "lora-target-modules = ['q_proj', \"v_proj\"]\nresident-layers = [0, 3]\nlora-r = [4]\n");
+        const Parsed p = parse(with({"--config", file, "--layer-offloading", "--lora-r", "8"}));
         CHECK(p.error == "");
-        CHECK(p.options.learning_rate == 0.5);
-        CHECK(p.options.lora_r == 3);
-        CHECK(p.options.adapter == "lora");
-        CHECK(has(p.options.config_toml, "learning-rate = 0.5\n"));
+        CHECK(p.options.lora_target_modules == "q_proj,v_proj");
+        CHECK(p.options.offload.resident_layers == "0,3");
+        CHECK(p.options.lora_r == 8);
+        const Parsed other = parse(with({"--config", file, "--layer-offloading", "--lora-target-modules", "k_proj"}));
+        CHECK(other.options.lora_target_modules == "k_proj");
+        for (const char* key : {"train-data", "sample", "adapter-in"}) {
+            put(file, std::string(key) + " = ['a', 'b']\n");
+            CHECK(has(parse({"--base-model", "b", "--output-dir", "o", "--config", file}).error,
+                      ", line 1: " + std::string(key) + " is a list; wanted one value"));
+        }
+    }
+
+    TEST_CASE("options: an empty value is none") {
         for (const char* flag : {"--sample", "--val-data", "--adapter-in", "--num-slots", "--vram-budget", "--log",
                                  "--resume-from-checkpoint"}) {
             const Parsed empty = parse(with({flag, ""}));
