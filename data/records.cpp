@@ -8,6 +8,7 @@
 
 #include "data/base/display.h"
 #include "data/base/error.h"
+#include "data/base/foreign_file.h"
 #include "data/base/json_file.h"
 
 namespace slab::data {
@@ -218,6 +219,7 @@ RecordReader::RecordReader(const std::filesystem::path& path) : file_(path) {
     if (bytes == 3 && mark[0] == 0xef && mark[1] == 0xbb && mark[2] == 0xbf) buffer_begin_ = line_end_ = 3;
     if (bytes >= 2 && ((mark[0] == 0xff && mark[1] == 0xfe) || (mark[0] == 0xfe && mark[1] == 0xff)))
         fail(path.string(), "is UTF-16", "UTF-8", "iconv -f UTF-16 -t UTF-8");
+    refuse_foreign_content(file_, "records, a JSON object on each line");
 }
 
 // Refuses a file whose first line begins with [: it is most likely one JSON list.

@@ -11,6 +11,7 @@
 
 #include "data/base/checksum.h"
 #include "data/base/error.h"
+#include "data/base/foreign_file.h"
 #include "data/token_writer.h"
 
 namespace slab::data {
@@ -54,6 +55,8 @@ Kind check_file(const fs::path& path, const TokenHeader& header, size_t file_byt
                 const std::string& wanted_magic, const std::string& hint, size_t& count) {
     const int32_t magic = header[0], version = header[1], claimed = header[2];
     const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) { return k.magic == magic; });
+    const std::string_view head(reinterpret_cast<const char*>(header.data()), kForeignHeadBytes);
+    if (kind == kinds.end()) refuse_foreign_content(head, path.string(), "a token file, made by build/tokenize");
     if (kind == kinds.end()) fail(path, 0, describe_magic(magic), wanted_magic, hint);
     if (version != kind->version)
         fail(path, 4, "version " + std::to_string(version),

@@ -180,7 +180,7 @@ void tokenize_text(const TokenizeOptions& options, const Tokenizer& tokenizer, i
     if (options.val_fraction > 0) val.emplace(tokenizer, outputs.val);
     for (const std::string& file : options.files) {
         const std::string name = file == "-" ? "standard input" : file;
-        const std::string text = file == "-" ? read_text(stdin_fd, name, stop) : read_text(file, stop);
+        const std::string text = file == "-" ? read_text(stdin_fd, name, out, stop) : read_text(file, out, stop);
         if (text.empty()) {
             err << "tokenize: warning: " << name << " is empty, left out\n";
             continue;
@@ -272,6 +272,7 @@ void tokenize(const TokenizeOptions& options, int stdin_fd, std::ostream& out, s
     fs::path from = options.tokenizer;
     if (from != "bytes") from = find_model("--tokenizer", options.tokenizer);
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(from);
+    for (const std::string& note : tokenizer->notes()) out << "note: " << note << "\n";
     end_of_text(*tokenizer);  // before anything is read
     if (is_records_file(options.files.front())) {
         tokenize_records(options, *tokenizer, out, err, stop);

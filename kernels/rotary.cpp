@@ -9,10 +9,8 @@
 #include <numbers>
 
 namespace slab {
-namespace {
-
-// Frequency i of HD / 2. Float32 and the order of operations are those of transformers' _compute_llama3_parameters, so
-// that angles at far positions agree to the last bits.
+// The order of operations is that of transformers' _compute_llama3_parameters, so that angles at far positions agree
+// to the last bits.
 float inverse_frequency(int i, int HD, float theta, const RotaryScalingParams& s) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(HD);
     const float base = 1.0f / static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
@@ -24,8 +22,6 @@ float inverse_frequency(int i, int HD, float theta, const RotaryScalingParams& s
     const float kept = (1.0f / wavelength * original - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
     return (1.0f - kept) * base / s.factor + kept * base;
 }
-
-}  // namespace
 
 std::vector<float> rotary_table(int positions, int HD, float theta, const RotaryScalingParams& scaling) {
     const size_t half = static_cast<size_t>(HD) / 2;

@@ -20,6 +20,9 @@ struct RotaryScalingParams {
     int original_max_position_embeddings = 0;
 };
 
+// inv_freq[i] for i below HD / 2, in float32.
+float inverse_frequency(int i, int HD, float theta, const RotaryScalingParams& scaling);
+
 // [positions, HD / 2, 2]: cos and sin of position * inv_freq, computed in float32 as transformers does.
 std::vector<float> rotary_table(int positions, int HD, float theta, const RotaryScalingParams& scaling);
 

@@ -9,6 +9,7 @@
 
 #include "data/base/display.h"
 #include "data/base/error.h"
+#include "data/base/foreign_file.h"
 #include "data/base/input_file.h"
 
 namespace slab::data {
@@ -220,7 +221,9 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::stri
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-    const std::string text = InputFile(path).read_all("JSON", kMaxJsonBytes);
+    const InputFile file(path);
+    refuse_foreign_content(file, "JSON");
+    const std::string text = file.read_all("JSON", kMaxJsonBytes);
     return parse_json(text, path.string());
 }
 

@@ -86,18 +86,34 @@ void JsonSection::require(std::string_view key, const json& only) {
     if (value && *value != only) refuse(key, shown(only) + ", the only value that is implemented");
 }
 
+void JsonSection::require_default(std::string_view key, const json& only) {
+    if (has(key) && !find(key)) refuse(key, shown(only) + ", the only value that is implemented");
+    require(key, only);
+}
+
+void JsonSection::refuse_null(std::initializer_list<std::string_view> keys) const {
+    for (const std::string_view key : keys)
+        if (const auto at = object_.find(key); at != object_.end() && at->is_null())
+            refuse(key, "a value, or the key absent: null is neither");
+}
+
 void JsonSection::refuse(std::string_view key, const std::string& wanted) const {
     const auto at = object_.find(key);
     const std::string given = at == object_.end() ? " is absent" : " is " + shown(*at);
     throw UserError({.subject = where_, .given = "key " + quote(prefix_ + std::string(key)) + given, .wanted = wanted});
 }
 
-void JsonSection::refuse_unread(const KeySet& harmless) const {
+std::vector<std::string> JsonSection::refuse_unread(const KeySet& harmless) const {
+    std::vector<std::string> unknown;
     for (const auto& [key, value] : object_.items()) {
-        if (read_.contains(key) || harmless.contains(key) || is_neutral(value)) continue;
-        refuse(key,
-               "it absent or neutral (null, false, 0, empty): it is not implemented here and could change the result");
+        if (read_.contains(key) || harmless.contains(key) || value.is_null()) continue;
+        if (!is_neutral(value))
+            refuse(key,
+                   "it absent or neutral (null, false, 0, empty): it is not implemented here and could change the "
+                   "result");
+        unknown.push_back(quote(prefix_ + key) + " " + shown(value));
     }
+    return unknown;
 }
 
 }  // namespace slab::data

@@ -2,15 +2,18 @@
 // at the end refuses every key that nobody asked for. Keys whose value says "nothing", and those that the caller knows
 // to be harmless, pass. Errors are UserError naming file, key, value and what is wanted.
 //
-// null counts as absent, as in transformers and PEFT; has() tells the two apart.
+// "Nothing" (false, 0, empty) is what most keys mean when they are absent. For a key with another default call
+// require_default(). null counts as absent, as in transformers and PEFT; has() tells the two apart.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace slab::data {
 
@@ -40,9 +43,15 @@ class JsonSection {
     std::string text(std::string_view key, std::string_view wanted, std::optional<std::string> fallback = {});
     // For a key with a single implemented value: it is absent, or exactly that.
     void require(std::string_view key, const nlohmann::json& only);
+    // As require(), for a key that null switches off, as false does: null is refused too.
+    void require_default(std::string_view key, const nlohmann::json& only);
+    // Refuses null for keys where it is neither the default nor a value.
+    void refuse_null(std::initializer_list<std::string_view> keys) const;
 
     [[noreturn]] void refuse(std::string_view key, const std::string& wanted) const;
-    void refuse_unread(const KeySet& harmless) const;
+    // Returns the keys that passed because they say nothing, null apart, as "key" value; harmless ones are not among
+    // them. They are unknown here: whether absence means the same is a guess, to be told.
+    std::vector<std::string> refuse_unread(const KeySet& harmless) const;
 
   private:
     std::string where_, prefix_;

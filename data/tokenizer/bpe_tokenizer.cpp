@@ -135,7 +135,8 @@ BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts)
       bos_(parts.bos),
       eos_(parts.eos),
       adds_bos_(parts.adds_bos),
-      chat_(std::move(parts.chat)) {
+      chat_(std::move(parts.chat)),
+      notes_(std::move(parts.notes)) {
     for (const AddedToken& token : parts.added) {
         size_ = std::max(size_, size_t{token.id} + 1);
         added_by_text_[token.text] = token.id;

@@ -29,6 +29,7 @@ struct BpeTokenizerParts {
     std::string eos_from;  // the model's file that names eos; "" when a tokenizer's file does
     bool adds_bos = false;
     ChatFiles chat = {};
+    std::vector<std::string> notes;  // see Tokenizer::notes()
 };
 
 class BpeTokenizer final : public Tokenizer {
@@ -51,6 +52,7 @@ class BpeTokenizer final : public Tokenizer {
     bool adds_bos() const override { return adds_bos_; }
     const ChatFiles& chat() const override { return chat_; }
     std::string description() const override;
+    std::vector<std::string> notes() const override { return notes_; }
 
   private:
     struct Worker;
@@ -74,6 +76,7 @@ class BpeTokenizer final : public Tokenizer {
     std::optional<uint32_t> bos_, eos_;
     bool adds_bos_;
     ChatFiles chat_;
+    std::vector<std::string> notes_;
 
     // Idle workers. Their cache of earlier words makes them fast and changes no id.
     mutable std::mutex mutex_;

@@ -78,17 +78,17 @@ const char* name_of(PreTokenizerKind kind) {
     throw std::logic_error("no such pre-tokenizer");
 }
 
+std::string pattern_in_json(PreTokenizerKind kind) {
+    if (kind == PreTokenizerKind::gpt2 || kind == PreTokenizerKind::smollm)
+        return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+    const std::string numbers = kind == PreTokenizerKind::llama3 ? R"(\p{N}{1,3})" : R"(\p{N})";
+    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)" + numbers +
+           R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+}
+
 std::optional<PreTokenizerKind> kind_of_pattern(std::string_view pattern) {
-    if (pattern == R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)")
-        return PreTokenizerKind::gpt2;
-    constexpr std::string_view before_numbers = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)";
-    constexpr std::string_view after_numbers = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-    if (!pattern.starts_with(before_numbers)) return {};
-    pattern.remove_prefix(before_numbers.size());
-    if (!pattern.ends_with(after_numbers)) return {};
-    pattern.remove_suffix(after_numbers.size());
-    if (pattern == R"(\p{N}{1,3})") return PreTokenizerKind::llama3;
-    if (pattern == R"(\p{N})") return PreTokenizerKind::qwen2;
+    for (const auto kind : {PreTokenizerKind::gpt2, PreTokenizerKind::llama3, PreTokenizerKind::qwen2})
+        if (pattern == pattern_in_json(kind)) return kind;
     return {};
 }
 

@@ -18,6 +18,8 @@ const char* name_of(PreTokenizerKind kind);  // "GPT-2", "Llama 3", ...
 
 // The kind with this regular expression, spelled as in tokenizer.json files. Nothing for any other.
 std::optional<PreTokenizerKind> kind_of_pattern(std::string_view pattern);
+// Its regular expression as in tokenizer.json files; SmolLM's is GPT-2's.
+std::string pattern_in_json(PreTokenizerKind kind);
 
 // Immutable, so threads may share one; each has its own WordScanner.
 class PreTokenizer {

@@ -55,6 +55,8 @@ class Tokenizer {
     // the same texts have the same one. Ids without text do not count. Nor do merges, which do not change what an id
     // means.
     uint64_t fingerprint(const std::vector<bool>& ids) const;
+    // A sentence each, where its files contradict each other and one of them counts.
+    virtual std::vector<std::string> notes() const { return {}; }
     virtual std::string description() const = 0;  // "byte-level BPE, 49152 tokens (GPT-2 pre-tokenizer), from ..."
 };
 

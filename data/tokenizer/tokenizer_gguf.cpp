@@ -70,7 +70,7 @@ ChatFiles chat_files_of(const GgufFile& file, const std::vector<std::string>& to
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
+BpeTokenizerParts read_gguf_parts(const GgufFile& file) {
     const std::string model = file.text("tokenizer.ggml.model", "none");
     if (model != "gpt2")
         fail(file, {.given = "tokenizer.ggml.model is " + quote(model) + ", which is not implemented",
@@ -114,7 +114,11 @@ std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
     const bool add_bos = file.boolean("tokenizer.ggml.add_bos_token", parts.pre_tokenizer == PreTokenizerKind::llama3);
     parts.adds_bos = add_bos && parts.bos;
     parts.chat = chat_files_of(file, *tokens);
-    return std::make_unique<BpeTokenizer>(std::move(parts));
+    return parts;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file) {
+    return std::make_unique<BpeTokenizer>(read_gguf_parts(file));
 }
 
 }  // namespace slab::data

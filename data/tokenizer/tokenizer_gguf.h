@@ -9,11 +9,14 @@
 #include <memory>
 
 #include "data/gguf/gguf.h"
+#include "data/tokenizer/bpe_tokenizer.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace slab::data {
 
-// Keeps no reference to `file`. Throws UserError naming file and key.
+// What the file says. The merges are views into `file`. Throws UserError naming file and key.
+BpeTokenizerParts read_gguf_parts(const GgufFile& file);
+// Keeps no reference to `file`. Throws as above.
 std::unique_ptr<Tokenizer> open_tokenizer_gguf(const GgufFile& file);
 
 }  // namespace slab::data

@@ -7,59 +7,19 @@
 #include <system_error>
 
 #include "data/base/display.h"
-#include "data/base/error.h"
+#include "data/base/input_file.h"
 #include "data/base/json_file.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 #include "data/tokenizer/chat_files.h"
+#include "data/tokenizer/json_reader.h"
+#include "data/tokenizer/tokenizer_facts.h"
 
 namespace slab::data {
 namespace fs = std::filesystem;
 using nlohmann::json;
 namespace {
 
-const json null_value;
-
-// Reads one file's JSON. Errors name the file.
-struct Reader {
-    std::string path;
-
-    [[noreturn]] void fail(const std::string& given, const std::string& wanted, const std::string& hint = "") const {
-        throw UserError({.subject = path, .given = given, .wanted = wanted, .hint = hint});
-    }
-    [[noreturn]] void fail_key(const char* key, const std::string& given, const std::string& wanted) const {
-        fail("\"" + std::string(key) + "\" is " + given, wanted);
-    }
-    [[noreturn]] void refuse(const std::string& what) const {
-        fail(what + " is not implemented", "byte-level BPE with the pre-tokenizer of GPT-2, Llama 3, Qwen2 or SmolLM",
-             "make token files with the model's own tokenizer, in llm.c's format");
-    }
-    const json& value(const json& object, const char* key) const {
-        if (!object.is_object()) fail("found " + shown(object), "an object with the key \"" + std::string(key) + "\"");
-        const auto found = object.find(key);
-        return found == object.end() ? null_value : *found;
-    }
-    const std::string& text(const json& object, const char* key) const {
-        const json& found = value(object, key);
-        if (!found.is_string()) fail_key(key, shown(found), "text");
-        return found.get_ref<const std::string&>();
-    }
-    bool flag(const json& object, const char* key, bool fallback) const {
-        const json& found = value(object, key);
-        if (found.is_null()) return fallback;
-        if (!found.is_boolean()) fail_key(key, shown(found), "true or false");
-        return found.get<bool>();
-    }
-    const json& list(const json& object, const char* key) const {
-        const json& found = value(object, key);
-        if (!found.is_array()) fail_key(key, shown(found), "a list");
-        return found;
-    }
-    uint32_t id(const json& found, const std::string& whose) const {
-        if (!found.is_number_unsigned() || found.get<uint64_t>() > UINT32_MAX - 1)
-            fail("the id of " + whose + " is " + shown(found), "a whole number of 0 or more, in 32 bits");
-        return found.get<uint32_t>();
-    }
-};
+using Reader = JsonReader;
 
 // Ids may have gaps, but a list by id must not be far longer than the file.
 void check_largest_id(const Reader& reader, uint64_t largest, size_t tokens) {
@@ -194,83 +154,6 @@ void check_decoder(const Reader& reader, const json& decoder) {
     for (const json& step : reader.list(decoder, "decoders")) check_decoder(reader, step);
 }
 
-// The special token, if any, that the post-processor puts before a text.
-std::optional<std::string> first_of_template(const Reader& reader, const json& processor) {
-    if (processor.is_null()) return {};
-    const std::string& type = reader.text(processor, "type");
-    if (type == "Sequence") {
-        for (const json& step : reader.list(processor, "processors"))
-            if (auto first = first_of_template(reader, step)) return first;
-    }
-    if (type != "TemplateProcessing") return {};
-    const json& single = reader.list(processor, "single");
-    if (single.empty()) return {};
-    const json& special = reader.value(single.front(), "SpecialToken");
-    if (special.is_null()) return {};
-    return reader.text(special, "id");
-}
-
-std::optional<uint32_t> id_of_text(const BpeTokenizerParts& parts, const std::string& text) {
-    for (const AddedToken& token : parts.added)
-        if (token.text == text) return token.id;
-    const auto& spellings = parts.vocabulary.spellings;
-    const auto found = std::find(spellings.begin(), spellings.end(), text);
-    if (text.empty() || found == spellings.end()) return {};
-    return static_cast<uint32_t>(found - spellings.begin());
-}
-
-// The id of a token that a config file names, as text or as an object with "content". Nothing for null.
-std::optional<uint32_t> named_token(const Reader& reader, const json& config, const char* key,
-                                    BpeTokenizerParts& parts) {
-    const json& value = reader.value(config, key);
-    if (value.is_null()) return {};
-    const std::string& text = value.is_object() ? reader.text(value, "content") : reader.text(config, key);
-    const auto id = id_of_text(parts, text);
-    if (!id) reader.fail_key(key, quote(text), "a token of " + parts.source);
-    const auto same_id = [&](const AddedToken& token) { return token.id == *id; };
-    if (std::none_of(parts.added.begin(), parts.added.end(), same_id))  // as in transformers it becomes a special token
-        parts.added.push_back({.text = text, .id = *id, .special = true});
-    return id;
-}
-
-// Reads the files beside tokenizer.json.
-void read_neighbours(const fs::path& directory, BpeTokenizerParts& parts, std::optional<bool>& add_bos) {
-    std::error_code error;
-    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-        const fs::path path = directory / name;
-        if (!fs::exists(path, error)) continue;
-        const Reader reader{path.string()};
-        const json config = read_json_file(path);
-        if (!parts.bos) parts.bos = named_token(reader, config, "bos_token", parts);
-        if (!parts.eos) parts.eos = named_token(reader, config, "eos_token", parts);
-        if (reader.value(config, "add_bos_token").is_boolean()) add_bos = reader.flag(config, "add_bos_token", false);
-    }
-}
-
-// Takes the end of text from the model's files where the tokenizer's own name none, as stock GPT-2's do. Of a list the
-// first entry counts, which is the end of text in published models. These files describe more than tokens, so a value
-// that is no id of the vocabulary counts as none.
-void read_model_end(const fs::path& directory, BpeTokenizerParts& parts) {
-    std::error_code error;
-    for (const char* name : {"config.json", "generation_config.json"}) {
-        const fs::path path = directory / name;
-        if (parts.eos || !fs::exists(path, error)) continue;
-        const json config = read_json_file(path);
-        const json value = Reader{path.string()}.value(config, "eos_token_id");
-        const json& first = value.is_array() && !value.empty() ? value.front() : value;
-        if (!first.is_number_unsigned()) continue;
-        const auto id = first.get<uint64_t>();
-        const auto same_id = [&](const AddedToken& token) { return token.id == id; };
-        const bool is_added = std::any_of(parts.added.begin(), parts.added.end(), same_id);
-        const auto& spellings = parts.vocabulary.spellings;
-        if (!is_added && (id >= spellings.size() || spellings[id].empty())) continue;
-        parts.eos = static_cast<uint32_t>(id);
-        parts.eos_from = name;
-        if (!is_added)  // as above: a named token is a special one
-            parts.added.push_back({.text = spellings[id], .id = *parts.eos, .special = true});
-    }
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> open_tokenizer_json(const fs::path& path) {
@@ -284,18 +167,8 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const fs::path& path) {
     parts.added = read_added(reader, document, parts.vocabulary);
     check_decoder(reader, reader.value(document, "decoder"));
 
-    std::optional<bool> add_bos;
-    read_neighbours(path.parent_path(), parts, add_bos);
+    read_tokenizer_facts(reader, document, parts);
     parts.chat = read_chat_files(path.parent_path());
-    if (!parts.eos) read_model_end(path.parent_path(), parts);
-    if (const auto first = first_of_template(reader, reader.value(document, "post_processor"))) {
-        const auto id = id_of_text(parts, *first);
-        if (!id) reader.fail("the post-processor puts " + quote(*first) + " first, which is no token", "");
-        if (!parts.bos) parts.bos = id;
-        parts.adds_bos = parts.bos == id;
-    } else {
-        parts.adds_bos = parts.bos && add_bos.value_or(false);
-    }
     return std::make_unique<BpeTokenizer>(std::move(parts));
 }
 

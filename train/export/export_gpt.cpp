@@ -67,11 +67,13 @@ void export_all(const ExportOptions& o, std::ostream& out, data::StopToken stop)
         throw data::UserError({.subject = "--dtype " + o.dtype,
                                .given = "is the type of merged weights, and a GGUF adapter is float32",
                                .wanted = "--merge with it"});
+    settings.adapter_directory = o.adapter;
     check_outputs(o);
 
     const fs::path base = data::find_model("--base-model", o.base_model);
     const ModelConfig config = read_base_config(base);
     out << describe(config) << "\n";
+    for (const std::string& notice : config.weight_notices) out << "note: " << notice << "\n";
     const Adapter adapter(o.adapter, config);
     out << "adapter of rank " << adapter.lora.r << ", scale " << format_text("%g", adapter.lora.scale()) << ", on "
         << adapter.modules.size() << " modules\n";
@@ -88,6 +90,11 @@ void export_all(const ExportOptions& o, std::ostream& out, data::StopToken stop)
         for (const std::string& name : report.beside.copied)
             out << (&name == &report.beside.copied.front() ? "; with " : ", ") << name;
         out << "\n";
+        if (!report.ends.empty()) {
+            out << "note: generation_config.json stops at";
+            for (const int64_t id : report.ends) out << " " << id;
+            out << " too, where the adapter ends its replies (its eos_token_id)\n";
+        }
         for (const std::string& why : report.beside.left_out) out << "note: " << why << "\n";
     }
     if (!o.gguf_adapter.empty()) {

@@ -17,6 +17,7 @@
 #include "data/base/output_paths.h"
 #include "data/gguf/gguf.h"
 #include "train/files/base_weights.h"
+#include "train/files/generation_config.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/files/safetensors_writer.h"
@@ -227,6 +228,16 @@ void write_index(const fs::path& directory, const std::vector<std::vector<OutTen
     data::write_file_atomically(directory / kModelIndexFile, index.dump(2) + "\n");
 }
 
+// The ids at which the adapter's own generation_config.json stops and the base's does not.
+std::vector<int64_t> ends_of_adapter(const fs::path& base, const fs::path& adapter) {
+    if (adapter.empty()) return {};
+    const std::vector<int64_t> known = generation_ends(base);
+    std::vector<int64_t> more;
+    for (const int64_t id : generation_ends_beside(adapter))
+        if (std::find(known.begin(), known.end(), id) == known.end()) more.push_back(id);
+    return more;
+}
+
 }  // namespace
 
 MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const Adapter& adapter, const fs::path& out,
@@ -242,10 +253,12 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
         source = std::make_unique<FilesSource>(base, config, adapter, pool);
     }
     const std::string config_json = config_json_for(base, config, dtype);
-    const std::vector<fs::path> beside = companions_of(base);
+    std::vector<Companion> beside = companions_of(base);
+    MergeReport report;
+    report.ends = ends_of_adapter(base, settings.adapter_directory);
+    if (!report.ends.empty()) stop_at(beside, base, report.ends);
     const auto shards = split_shards(source->plan(dtype), settings.max_shard_bytes);
 
-    MergeReport report;
     report.shards = shards.size();
     const fs::path parent = fs::absolute(out).lexically_normal().parent_path();
     fs::create_directories(parent);
@@ -267,7 +280,7 @@ MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const
     if (shards.size() > 1) write_index(staged.staging(), shards);
     data::write_file_atomically(staged.staging() / kModelConfigFile, config_json);
     report.beside = copy_into(staged.staging(), beside);
-    if (data::is_gguf_file(base)) report.beside.left_out.push_back(no_tokenizer_text());
+    if (const std::string text = no_tokenizer_text(base); !text.empty()) report.beside.left_out.push_back(text);
     staged.commit(data::Existing::keep);
     return report;
 }

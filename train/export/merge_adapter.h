@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "data/base/stop_token.h"
 #include "kernels/runtime/thread_pool.h"
@@ -20,12 +22,14 @@ namespace slab::train {
 struct MergeSettings {
     std::string dtype;  // "f32", "bf16", "f16"; "": each tensor as the base has it, bf16 for a GGUF base
     size_t max_shard_bytes = size_t{5} << 30;
-    data::StopToken stop = {};  // asked before each tensor; Interrupted ends the work
+    data::StopToken stop = {};                     // asked before each tensor; Interrupted ends the work
+    std::filesystem::path adapter_directory = {};  // its generation_config.json counts, if there is one
 };
 // Counts of the written files and tensors.
 struct MergeReport {
     size_t shards = 0, bytes = 0, tensors = 0, merged = 0;
-    CopyReport beside;  // the base's files that belong beside the weights
+    CopyReport beside;          // the base's files that belong beside the weights
+    std::vector<int64_t> ends;  // at which the merged model stops since the adapter's generation_config.json does
 };
 // base: a Hugging Face directory, a .safetensors file with config.json beside it, or a GGUF file. out: a directory that
 // does not exist, or is empty. It appears whole or not at all.

@@ -10,6 +10,7 @@
 #include "train/files/model_config_reader.h"
 #include "train/files/model_directory.h"
 #include "train/files/model_files.h"
+#include "train/files/redundant_tensors.h"
 
 namespace slab::train {
 
@@ -52,9 +53,11 @@ fs::path config_path(const fs::path& given) {
     return config;
 }
 
-ModelConfig read_base_config(const fs::path& base_model) {
+ModelConfig read_base_config(const fs::path& base_model, BaseFiles files) {
     if (data::is_gguf_file(base_model)) return read_gguf_config(data::GgufFile(base_model));
-    return read_model_config(config_path(base_model));
+    ModelConfig config = read_model_config(config_path(base_model));
+    if (files == BaseFiles::config_and_weights) settle_redundant_tensors(base_model, config);
+    return config;
 }
 
 }  // namespace slab::train

@@ -10,6 +10,7 @@
 #include "data/base/display.h"
 #include "data/base/error.h"
 #include "train/files/dtype.h"
+#include "train/files/model_config_keys.h"
 #include "train/spec/model_limits.h"
 
 namespace slab::train {
@@ -47,16 +48,25 @@ class Section {
         const int64_t value = file_.integer(note(key), wanted);
         if (value != wanted) refuse(key, std::to_string(value), std::to_string(wanted) + why);
     }
-    void refuse_unread(const std::set<std::string_view>& harmless) const {
+    // The value must be true or absent, which means true.
+    void require_true(const char* key, const char* why) {
+        if (!file_.boolean(note(key), true)) refuse(key, "false", std::string("true") + why);
+    }
+    // Returns the keys that passed because they say nothing, quoted.
+    std::vector<std::string> refuse_unread(const std::set<std::string_view>& harmless) const {
+        std::vector<std::string> unknown;
         for (const auto& [key, value] : file_.metadata()) {
             if (!key.starts_with(prefix_) || read_.count(key)) continue;
             const std::string name = key.substr(prefix_.size());
-            if (harmless.count(name) || is_neutral(value)) continue;
-            throw data::UserError(
-                {.subject = file_.path().string(),
-                 .given = data::quote(key) + " could change the model's results and is not implemented",
-                 .wanted = "it absent"});
+            if (harmless.count(name)) continue;
+            if (!is_neutral(value))
+                throw data::UserError(
+                    {.subject = file_.path().string(),
+                     .given = data::quote(key) + " could change the model's results and is not implemented",
+                     .wanted = "it absent"});
+            unknown.push_back(data::quote(name));
         }
+        return unknown;
     }
 
   private:
@@ -244,12 +254,30 @@ const std::set<std::string_view>& harmless_keys() {
     return keys;
 }
 
+// Keys that llama.cpp writes for other architectures and that mean when they say nothing what their absence means.
+const data::KeySet& keys_that_may_be_off() {
+    static const data::KeySet keys = {"attention.clamp_kqv",
+                                      "attention.max_alibi_bias",
+                                      "attention.scale",
+                                      "attention.sliding_window",
+                                      "attn_logit_softcapping",
+                                      "embedding_scale",
+                                      "expert_used_count",
+                                      "final_logit_softcapping",
+                                      "leading_dense_block_count",
+                                      "logit_scale",
+                                      "pooling_type",
+                                      "residual_scale"};
+    return keys;
+}
+
 }  // namespace
 
 ModelConfig read_gguf_config(const GgufFile& file) {
     ModelConfig config;
     config.family = family_of(file);
     Section section(file, file.text("general.architecture"));
+    section.require_true("attention.causal", ": attention to later tokens is not implemented");
     section.require("expert_count", 0, ": mixtures of experts are not implemented");
     config.L = section.integer("block_count", kMaxLayers);
     tensor(file, "blk." + std::to_string(config.L - 1) + ".attn_norm.weight");
@@ -268,7 +296,8 @@ ModelConfig read_gguf_config(const GgufFile& file) {
     config.tied_head = !file.find("output.weight");
     config.bos_token = token(file, "tokenizer.ggml.bos_token_id", config.V);
     config.eos_token = token(file, "tokenizer.ggml.eos_token_id", config.V);
-    section.refuse_unread(harmless_keys());
+    note_unknown_keys(section.refuse_unread(harmless_keys()), file.path().filename().string(), keys_that_may_be_off(),
+                      config);
     return config;
 }
 

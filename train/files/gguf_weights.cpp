@@ -94,7 +94,8 @@ size_t gguf_row(size_t row, int HD) {
 
 GgufWeights::GgufWeights(const std::filesystem::path& path, const ModelConfig& config)
     : file_(path), family_(config.family), HD_(config.HD) {
-    std::set<std::string> used = {kRotaryFactorsTensor};
+    std::set<std::string> used;
+    if (config.rotary) used.insert(kRotaryFactorsTensor);  // read_gguf_config has made it into the config
     for (const auto& spec : all_tensors(config))
         for (const auto& part : spec.parts) {
             const data::GgufTensor& tensor = tensor_of(part.key);

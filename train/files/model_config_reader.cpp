@@ -1,5 +1,5 @@
 // Keys are read one by one, and those left over are refused unless harmless. Defaults and meanings are those of
-// transformers' configuration classes (4.57 and 5.17).
+// transformers' configuration classes (4.57 and 5.24).
 #include "train/files/model_config_reader.h"
 
 #include <algorithm>
@@ -10,89 +10,35 @@
 #include "data/base/display.h"
 #include "data/base/json_file.h"
 #include "data/base/json_section.h"
+#include "train/files/model_config_keys.h"
 #include "train/spec/model_limits.h"
 
 namespace slab::train {
 namespace {
 
 using data::JsonSection;
-using data::KeySet;
 using data::whole_number;
 using nlohmann::json;
 
-// Keys that change nothing in training, whatever their value: bookkeeping, generation defaults, heads of other tasks,
-// orders of evaluation that are mathematically equal (pretraining_tp, reorder_and_upcast_attn).
-const KeySet& harmless_keys() {
-    static const KeySet keys = {"_attn_implementation",
-                                "_attn_implementation_autoset",
-                                "_name_or_path",
-                                "_model_name_or_path",
-                                "architectures",
-                                "attn_implementation",
-                                "bad_words_ids",
-                                "begin_suppress_tokens",
-                                "decoder_start_token_id",
-                                "diversity_penalty",
-                                "do_sample",
-                                "dtype",
-                                "early_stopping",
-                                "encoder_no_repeat_ngram_size",
-                                "exponential_decay_length_penalty",
-                                "finetuning_task",
-                                "forced_bos_token_id",
-                                "forced_eos_token_id",
-                                "gradient_checkpointing",
-                                "id2label",
-                                "initializer_range",
-                                "is_llama_config",
-                                "label2id",
-                                "length_penalty",
-                                "max_length",
-                                "min_length",
-                                "n_ctx",
-                                "name_or_path",
-                                "no_repeat_ngram_size",
-                                "num_beam_groups",
-                                "num_beams",
-                                "num_labels",
-                                "num_return_sequences",
-                                "output_attentions",
-                                "output_hidden_states",
-                                "output_scores",
-                                "pad_token_id",
-                                "predict_special_tokens",
-                                "prefix",
-                                "pretraining_tp",
-                                "problem_type",
-                                "remove_invalid_values",
-                                "reorder_and_upcast_attn",
-                                "repetition_penalty",
-                                "return_dict",
-                                "return_dict_in_generate",
-                                "sep_token_id",
-                                "summary_activation",
-                                "summary_first_dropout",
-                                "summary_proj_to_labels",
-                                "summary_type",
-                                "summary_use_proj",
-                                "suppress_tokens",
-                                "task_specific_params",
-                                "temperature",
-                                "tf_legacy_loss",
-                                "tokenizer_class",
-                                "top_k",
-                                "top_p",
-                                "torch_dtype",
-                                "torchscript",
-                                "transformers.js_config",
-                                "transformers_version",
-                                "typical_p",
-                                "unk_token_id",
-                                "unsloth_fixed",
-                                "unsloth_version",
-                                "use_bfloat16",
-                                "use_cache"};
-    return keys;
+// Whether the file's own model is a causal language model, as far as its class says: "LlamaForCausalLM".
+bool is_causal_architecture(const json& name) {
+    if (!name.is_string()) return true;
+    const std::string& text = name.get_ref<const std::string&>();
+    return text.ends_with("ForCausalLM") || text.ends_with("Model") || text.find("For") == std::string::npos;
+}
+
+// What transformers' modelling code asks of every config.
+void check_common_keys(JsonSection& section, ModelConfig& config) {
+    section.require_default("is_causal", true);  // false and null look at later tokens
+    section.refuse_null({"vocab_size", "hidden_act", "tie_word_embeddings", "attention_bias", "mlp_bias",
+                         "use_sliding_window", "max_window_layers", "max_position_embeddings", "hidden_size",
+                         "intermediate_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
+                         "layer_norm_epsilon", "activation_function", "n_positions", "n_embd", "n_layer", "n_head"});
+    if (const json* names = section.find("architectures"); names && names->is_array())
+        for (const json& name : *names)
+            if (!is_causal_architecture(name))
+                config.notices.push_back("config.json names " + data::shown(name) +
+                                         "; its weights are read as those of a causal language model");
 }
 
 Family read_family(JsonSection& section) {
@@ -159,7 +105,7 @@ void read_gpt2(JsonSection& section, ModelConfig& config) {
     config.V = section.integer("vocab_size", 1, kMaxVocabulary, 50257);
     config.norm_eps = section.number("layer_norm_epsilon", 1e-12, 1, 1e-5f);
     config.tied_head = section.boolean("tie_word_embeddings", true);
-    section.require("scale_attn_weights", true);
+    section.require_default("scale_attn_weights", true);
     section.require("scale_attn_by_inverse_layer_idx", false);
     section.require("add_cross_attention", false);
 
@@ -297,6 +243,7 @@ void read_rotary_family(const std::string& where, JsonSection& section, ModelCon
         section.refuse("hidden_size", "a multiple of num_attention_heads = " + std::to_string(config.NH) +
                                           ", or a head_dim of its own");
     }
+    if (usual.HD) section.refuse_null({"head_dim"});
     config.HD = section.integer("head_dim", 1, kMaxHeadSize, usual.HD ? usual.HD : config.C / config.NH);
     if (config.HD % 2 != 0) {
         section.refuse("head_dim",
@@ -335,6 +282,7 @@ ModelConfig read_model_config(const std::filesystem::path& config_json) {
     JsonSection section(where, "", file);
     ModelConfig config;
     config.family = read_family(section);
+    check_common_keys(section, config);
     if (config.family == Family::gpt2) {
         read_gpt2(section, config);
     } else {
@@ -343,7 +291,8 @@ ModelConfig read_model_config(const std::filesystem::path& config_json) {
     if (section.find("quantization_config")) {
         section.refuse("quantization_config", "an unquantized model: F32, F16 or BF16 weights");
     }
-    section.refuse_unread(harmless_keys());
+    note_unknown_keys(section.refuse_unread(harmless_config_keys()), "config.json", config_keys_that_may_be_off(),
+                      config);
     return config;
 }
 

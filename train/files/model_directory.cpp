@@ -8,7 +8,9 @@
 #include "data/base/json_file.h"
 #include "data/gguf/gguf.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_json_writer.h"
 #include "train/files/base_config.h"
+#include "train/files/generation_config.h"
 #include "train/files/model_config_writer.h"
 
 namespace slab::train {
@@ -22,6 +24,9 @@ const char* config_dtype(DType dtype) {
     return dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
 }
 
+constexpr char kTokenizerFile[] = "tokenizer.json", kTokenizerConfigFile[] = "tokenizer_config.json";
+constexpr char kTiedKey[] = "tie_word_embeddings";
+
 }  // namespace
 
 std::string config_json_for(const fs::path& base, const ModelConfig& config, std::optional<DType> dtype) {
@@ -29,8 +34,11 @@ std::string config_json_for(const fs::path& base, const ModelConfig& config, std
     const fs::path path = config_path(base);
     const std::string text = data::InputFile(path).read_all("JSON", data::kMaxJsonBytes);
     data::parse_json(text, path.string());  // throws unless it is valid
-    if (!dtype) return text;
     auto json = nlohmann::ordered_json::parse(text);
+    const bool ties = json.value(kTiedKey, config.family == Family::gpt2);
+    if (!dtype && ties == config.tied_head) return text;
+    if (ties != config.tied_head) json[kTiedKey] = config.tied_head;
+    if (!dtype) return json.dump(2) + "\n";
     bool named = false;
     for (const char* key : {"dtype", "torch_dtype"})  // transformers 5's spelling, and 4's
         if (json.contains(key)) {
@@ -41,34 +49,49 @@ std::string config_json_for(const fs::path& base, const ModelConfig& config, std
     return json.dump(2) + "\n";
 }
 
-std::vector<fs::path> tokenizer_files_of(const fs::path& base) {
-    if (data::is_gguf_file(base)) return {};
-    return data::tokenizer_files(config_path(base).parent_path());
-}
-
-std::vector<fs::path> companions_of(const fs::path& base) {
-    std::vector<fs::path> files = tokenizer_files_of(base);
-    if (data::is_gguf_file(base)) return files;
-    std::error_code ignored;
-    const fs::path generation = config_path(base).parent_path() / kGenerationConfigFile;
-    if (fs::is_regular_file(generation, ignored)) files.push_back(generation);
+std::vector<Companion> tokenizer_files_of(const fs::path& base) {
+    std::vector<Companion> files;
+    if (!data::is_gguf_file(base)) {
+        for (const fs::path& file : data::tokenizer_files(config_path(base).parent_path()))
+            files.push_back({.name = file.filename().string(), .from = file});
+        return files;
+    }
+    if (!data::has_writable_tokenizer(data::GgufFile(base))) return files;
+    files.push_back({.name = kTokenizerFile, .make = [base] { return data::tokenizer_json_of(data::GgufFile(base)); }});
+    files.push_back({.name = kTokenizerConfigFile,
+                     .make = [base] { return data::tokenizer_config_json_of(data::GgufFile(base)); }});
     return files;
 }
 
-std::string no_tokenizer_text() {
-    return "no tokenizer is beside the weights, since a GGUF base has none in files; copy tokenizer.json, "
-           "tokenizer_config.json and generation_config.json there from the model that the GGUF file was made of";
+std::vector<Companion> companions_of(const fs::path& base) {
+    std::vector<Companion> files = tokenizer_files_of(base);
+    if (data::is_gguf_file(base)) {
+        files.push_back({.name = kGenerationConfigFile, .make = [base] { return generation_config_of(base); }});
+        return files;
+    }
+    std::error_code ignored;
+    const fs::path generation = config_path(base).parent_path() / kGenerationConfigFile;
+    if (fs::is_regular_file(generation, ignored)) files.push_back({.name = kGenerationConfigFile, .from = generation});
+    return files;
 }
 
-CopyReport copy_into(const fs::path& directory, const std::vector<fs::path>& files) {
+std::string no_tokenizer_text(const fs::path& base) {
+    if (!data::is_gguf_file(base) || data::has_writable_tokenizer(data::GgufFile(base))) return "";
+    return "no tokenizer is beside the weights, since the GGUF base's is of a kind that is not written; copy "
+           "tokenizer.json and tokenizer_config.json there from the model that the GGUF file was made of";
+}
+
+CopyReport copy_into(const fs::path& directory, const std::vector<Companion>& files) {
     CopyReport report;
-    for (const fs::path& file : files) {
-        const std::string name = file.filename().string();
+    for (const Companion& file : files) {
         try {
-            data::copy_file_atomically(file, directory / name);
-            report.copied.push_back(name);
+            if (file.make)
+                data::write_file_atomically(directory / file.name, file.make());
+            else
+                data::copy_file_atomically(file.from, directory / file.name);
+            report.copied.push_back(file.name);
         } catch (const std::exception& error) {  // of any kind: see the header
-            report.left_out.push_back(name + " is not copied beside the weights: " + error.what());
+            report.left_out.push_back(file.name + " is not copied beside the weights: " + error.what());
         }
     }
     return report;

@@ -11,6 +11,7 @@
 
 #include "data/base/display.h"
 #include "data/base/error.h"
+#include "data/base/foreign_file.h"
 #include "data/base/json_file.h"
 #include "kernels/half.h"
 #include "train/files/stored_number.h"
@@ -42,6 +43,11 @@ std::string read_header(const data::InputFile& file) {
     if (header_bytes > size_bytes - kLengthBytes) {
         const std::string_view start(first, kLengthBytes);
         std::string hint = data::kCutShortHint;
+        // A header that begins as ours does is a damaged file of this kind.
+        char begin[kLengthBytes + 1] = {};
+        if (size_bytes > kLengthBytes) file.read(0, begin, sizeof begin, "header");
+        if (begin[kLengthBytes] != '{' && !start.starts_with("PK") && start != "version ")
+            data::refuse_foreign_content(file, "a safetensors file");
         if (start == "version ") hint = data::kGitLfsHint;
         if (start.starts_with("PK")) hint = "this looks like a PyTorch .bin file; save it as safetensors";
         if (start.starts_with("GGUF")) hint = "this is a GGUF file; its name must end in .gguf";

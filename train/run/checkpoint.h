@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "train/files/base_weights.h"
+#include "train/files/model_directory.h"
 #include "train/model/model.h"
 
 namespace slab::train {
@@ -49,12 +50,12 @@ struct TrainerState {
 // The parts of a saved model that are not trained tensors.
 struct SaveContext {
     const ModelLayout& layout;
-    BaseWeights& weights;                           // frozen tensors, when layers are trained in full
-    std::string base_model;                         // its name, for adapter_config.json
-    std::string config_json;                        // of a whole model, in float32
-    std::vector<std::filesystem::path> companions;  // the base's files that belong beside a whole model, copied there
-    std::ostream& notes;                            // gets a note of each that could not be copied
-    std::function<void()> alive = {};               // called for each tensor
+    BaseWeights& weights;               // frozen tensors, when layers are trained in full
+    std::string base_model;             // its name, for adapter_config.json
+    std::string config_json;            // of a whole model, in float32
+    std::vector<Companion> companions;  // files that belong beside a whole model
+    std::ostream& notes;                // gets a note of each that could not be copied
+    std::function<void()> alive = {};   // called for each tensor
 };
 
 // The trained result alone into an existing directory: an adapter, or a whole Hugging Face model. Throws data::IoError

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "data/base/error.h"
+#include "data/base/foreign_file.h"
 #include "data/base/input_file.h"
 #include "data/base/parallel.h"
 #include "data/preview.h"
@@ -75,7 +76,10 @@ class Opener {
     // As tokenizer(), and prints once which it is: for text that becomes tokens or the other way round.
     const data::Tokenizer& named_tokenizer() {
         const std::string description = tokenizer().description();  // an error stands on a line of its own
-        if (!named_) out_ << "tokenizer: " << description << "\n";
+        if (!named_) {
+            out_ << "tokenizer: " << description << "\n";
+            for (const std::string& note : tokenizer().notes()) out_ << "note: " << note << "\n";
+        }
         named_ = true;
         return tokenizer();
     }
@@ -179,7 +183,7 @@ data::TokenFile Opener::tokens(const std::string& path) {
 
 data::TokenFile Opener::text(const std::string& path) {
     check_fits_memory(path);
-    const std::string all = data::read_text(path, stop_);
+    const std::string all = data::read_text(path, out_, stop_);
     if (all.empty()) throw data::UserError({.subject = path, .given = "is empty", .wanted = "text"});
     data::TokenMemory memory(largest_token());
     data::append_text(all, named_tokenizer(), true, memory, threads(), ProgressLines(path, out_, stop_));
@@ -268,6 +272,7 @@ void Opener::preview(const data::TokenFile& file) {
 DataKind kind_of_data(const fs::path& path) {
     if (data::is_records_file(path)) return DataKind::records;
     std::error_code error;
+    if (data::kind_of_name(path) || fs::is_directory(path, error)) return DataKind::text;  // refused by name there
     if (path.extension() == ".bin" || !fs::is_regular_file(path, error)) return DataKind::tokens;
     const data::InputFile file(path);
     uint32_t word = 0;

@@ -24,10 +24,10 @@ constexpr std::string_view kConfigHeader = "# Written by train_gpt, at every sta
 constexpr const char* kLogFile = "log.jsonl";
 
 // The files of a result of either kind: adapter and model in one directory would be ambiguous.
-std::vector<std::string> result_files(bool whole_model, const std::vector<fs::path>& companions) {
+std::vector<std::string> result_files(bool whole_model, const std::vector<Companion>& companions) {
     std::vector<std::string> names = {kAdapterWeightsFile, kAdapterConfigFile, kModelWeightsFile};
     if (whole_model) names.insert(names.end(), {kModelIndexFile, kModelConfigFile});
-    for (const fs::path& file : companions) names.push_back(file.filename().string());
+    for (const Companion& file : companions) names.push_back(file.name);
     return names;
 }
 
@@ -81,7 +81,7 @@ fs::path log_path(const TrainOptions& o) {
     return o.log.empty() ? fs::path(o.output_dir) / kLogFile : fs::path(o.log);
 }
 
-void check_side_files(const TrainOptions& o, const std::vector<fs::path>& companions) {
+void check_side_files(const TrainOptions& o, const std::vector<Companion>& companions) {
     struct SideFile {
         std::string flag, is;  // subject and verb of an error
         fs::path path;
@@ -116,7 +116,7 @@ void check_side_files(const TrainOptions& o, const std::vector<fs::path>& compan
         refuse(written.front(), why_not);
 }
 
-void require_own_directory(const TrainOptions& o, const std::vector<fs::path>& companions) {
+void require_own_directory(const TrainOptions& o, const std::vector<Companion>& companions) {
     const fs::path directory = o.output_dir;
     const auto refuse = [&](const std::string& holds, const char* remedy) {
         throw data::UserError(

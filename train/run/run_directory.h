@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "train/files/adapter_config.h"
+#include "train/files/model_directory.h"
 #include "train/run/options.h"
 #include "train/spec/lora.h"
 
@@ -27,10 +28,10 @@ std::filesystem::path log_path(const TrainOptions& options);
 // Checks --log (or the log in --output-dir) and --trace. They must differ from each other, from the data and from the
 // other files that the run writes. A file at the log's place must be a log. companions: the base's files that are
 // copied beside the result. The directory need not exist. Throws data::UserError.
-void check_side_files(const TrainOptions& options, const std::vector<std::filesystem::path>& companions);
+void check_side_files(const TrainOptions& options, const std::vector<Companion>& companions);
 
 // The directory exists. Throws data::UserError that names a file in it which is not this run's own.
-void require_own_directory(const TrainOptions& options, const std::vector<std::filesystem::path>& companions);
+void require_own_directory(const TrainOptions& options, const std::vector<Companion>& companions);
 
 // Relative path from the directory of the log or trace `file` to its run's directory.
 std::string path_to_run(const std::filesystem::path& file, const std::filesystem::path& output_dir);

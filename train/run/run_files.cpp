@@ -145,7 +145,8 @@ bool RunFiles::result_is_whole() const {
     std::error_code error;
     const auto there = [&](const fs::path& name) { return fs::exists(output_dir_ / name.filename(), error); };
     return there(plan_.result_file()) && there(plan_.trains_adapter() ? kAdapterConfigFile : kModelConfigFile) &&
-           std::all_of(plan_.companions.begin(), plan_.companions.end(), there);
+           std::all_of(plan_.companions.begin(), plan_.companions.end(),
+                       [&](const Companion& file) { return there(file.name); });
 }
 
 bool RunFiles::already_finished() {
@@ -258,6 +259,18 @@ void RunFiles::stop_at_bad_steps(Session& session, int64_t step, int bad_steps) 
     throw data::UserError("loss or gradient norm was not finite in " + std::to_string(bad_steps) +
                           " steps in a row, up to step " + std::to_string(step) + "; " + kept +
                           ". Try a lower --learning-rate, and look at the data");
+}
+
+void RunFiles::stop_at_zero_gradients(int64_t step, int steps, float loss) {
+    const auto last = last_checkpoint(output_dir_);
+    throw data::UserError({.given = "the gradient was exactly 0 in " + std::to_string(steps) +
+                                    " steps in a row, up to step " + std::to_string(step) + ", at a loss of " +
+                                    format_text("%.4g", loss) +
+                                    ": the model's output no longer depends on what is trained",
+                           .wanted = "a gradient above 0",
+                           .hint = "try a lower --learning-rate" +
+                                   (last ? "; " + last->string() + " is the last checkpoint, and may be spoiled too"
+                                         : std::string("; nothing is saved"))});
 }
 
 void RunFiles::prune() {

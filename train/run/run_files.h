@@ -50,6 +50,8 @@ class RunFiles {
     bool is_saved() const { return saved_step_ == state.step; }
     // Three steps in a row were not finite: throws data::UserError that says what is kept.
     [[noreturn]] void stop_at_bad_steps(Session& session, int64_t step, int bad_steps);
+    // The gradient was exactly 0 in the last steps: throws data::UserError that says what is kept.
+    [[noreturn]] void stop_at_zero_gradients(int64_t step, int steps, float loss);
     // Adapter or model. Throws data::IoError with the way on.
     void write_result(Session& session);
     // Throws SideFileError.

@@ -10,6 +10,8 @@
 #include "data/gguf/gguf.h"
 #include "data/hub_cache.h"
 #include "train/files/base_config.h"
+#include "train/files/base_tokenizer.h"
+#include "train/files/generation_config.h"
 #include "train/files/gguf_config.h"
 #include "train/files/model_directory.h"
 #include "train/model/memory_plan.h"
@@ -17,6 +19,7 @@
 #include "train/run/flag_table.h"
 #include "train/run/idle_flags.h"
 #include "train/run/rank_team.h"
+#include "train/run/reply_ends.h"
 #include "train/run/run_directory.h"
 #include "train/run/run_setup.h"
 #include "train/run/session.h"
@@ -77,7 +80,8 @@ void note_settings(const TrainOptions& flags, const ModelConfig& config, const M
     for (const auto& note : flags.notes) out << "note: " << note << "\n";
     if (settings.lora)
         for (const auto& note : check_lora_flags(flags, *settings.lora, config)) out << "note: " << note << "\n";
-    for (const auto& notice : config.notices) out << "note: " << notice << "\n";
+    for (const auto& notices : {config.notices, config.weight_notices})
+        for (const auto& notice : notices) out << "note: " << notice << "\n";
     if (flags.sequence_len > config.max_positions && config.max_positions > 0)
         out << "note: --sequence-len " << flags.sequence_len << " is beyond the " << config.max_positions
             << " positions that the base model was made for (max_position_embeddings)\n";
@@ -121,10 +125,6 @@ std::tm first_start_of(const TrainOptions& flags) {
     return start.value_or(data::local_time_now());
 }
 
-}  // namespace
-
-namespace {
-
 // Who works, and what a step is divided into.
 void note_ranks(const RunPlan& plan, std::ostream& out) {
     std::string gpus;
@@ -152,7 +152,7 @@ RunPlan::RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream
     : gpus(parse_gpus(options.gpus)),
       flags(for_all_ranks(options, gpus.size())),
       base(data::find_model("--base-model", options.base_model)),
-      config(read_base_config(base)),
+      config(read_base_config(base, options.from_scratch ? BaseFiles::config_only : BaseFiles::config_and_weights)),
       first_start(first_start_of(options)) {
     ModelSettings settings = settings_from(flags, config);
     trace_steps = parse_trace_steps(flags.trace_steps);
@@ -218,6 +218,37 @@ void RunPlan::open_inputs(data::StopToken stop, std::ostream& out) {
     weights = flags.from_scratch ? BaseWeights::random(flags.seed, config) : BaseWeights::from_files(base, config);
     if (!trains_adapter()) config_json = config_json_for(base, config, DType::f32);
     companions = trains_adapter() ? tokenizer_files_of(base) : companions_of(base);
+    stop_where_replies_end(out);
+}
+
+// The model learns to end its replies as the data does. generation_config.json beside the result then says so.
+void RunPlan::stop_where_replies_end(std::ostream& out) {
+    std::unique_ptr<data::Tokenizer> tokenizer;
+    const auto open_tokenizer = [&]() -> const data::Tokenizer* {
+        try {
+            tokenizer = open_base_tokenizer(base.string(), config);
+        } catch (const data::UserError&) {  // token files need no tokenizer
+        }
+        return tokenizer.get();
+    };
+    const std::vector<int64_t> known = generation_ends(base);
+    const std::vector<ReplyEnd> ends = reply_ends(data_sets.train->file(), known, open_tokenizer);
+    if (ends.empty()) return;
+    std::string trained, stops;
+    std::vector<int64_t> more;
+    for (const ReplyEnd& end : ends) {
+        trained += (trained.empty() ? "" : ", ") + data::printable_text(end.text) + " (" + std::to_string(end.id) + ")";
+        more.push_back(end.id);
+    }
+    for (const int64_t id : known)
+        stops +=
+            (stops.empty() ? "" : ", ") +
+            (id <= UINT32_MAX ? data::printable_text(tokenizer->decode({{static_cast<uint32_t>(id)}}, true)) : "") +
+            " (" + std::to_string(id) + ")";
+    out << "note: the data ends replies in " << trained << ", and the base stops generating at "
+        << (stops.empty() ? "no token" : stops) << "; " << kGenerationConfigFile << " beside the result stops at "
+        << (stops.empty() ? "the former" : "both") << "\n";
+    stop_at(companions, base, more);
 }
 
 fs::path RunPlan::result_file() const {

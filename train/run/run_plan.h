@@ -15,6 +15,7 @@
 #include "data/base/stop_token.h"
 #include "kernels/runtime/runtime.h"
 #include "train/files/base_weights.h"
+#include "train/files/model_directory.h"
 #include "train/model/model_layout.h"
 #include "train/run/data_sets.h"
 #include "train/run/options.h"
@@ -60,11 +61,12 @@ struct RunPlan {
     DataSets data_sets;
     int64_t steps = 0;
     std::optional<BaseWeights> weights;
-    std::string config_json;                        // with --adapter none, of the model that is saved
-    std::vector<std::filesystem::path> companions;  // the base's files that are copied beside the result
+    std::string config_json;            // with --adapter none, of the model that is saved
+    std::vector<Companion> companions;  // files that belong beside the result
 
   private:
     void open_rows(data::StopToken stop, std::ostream& out);
+    void stop_where_replies_end(std::ostream& out);
     void print_layout(std::ostream& out) const;
     // The one with the least budget: the layout is the same on all.
     Device& tightest_device() const;

@@ -23,6 +23,9 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr int kBadStepsAllowed = 3;
+constexpr int kZeroGradientsAllowed = 3;
+// Below this a gradient of 0 means that the rows are learned: each target's probability is 1 in float32.
+constexpr float kLearnedLoss = 1e-5f;
 
 // While it lives, traced boxes belong to this step (1, 2, ...); after it to none, as those of an evaluation.
 class StepInTrace {
@@ -222,9 +225,25 @@ void RunSteps::collect_one() {
     keep_side_failure([&] { files_.log().step(r); });
     TrainerState& state = files_.state;
     if (r.targets != 0) state.bad_steps_in_row = result.skipped ? state.bad_steps_in_row + 1 : 0;
-    if (state.bad_steps_in_row < kBadStepsAllowed) return;
+    if (state.bad_steps_in_row < kBadStepsAllowed) return watch_gradient(r);
     collect_all();
     files_.stop_at_bad_steps(session_, r.step, kBadStepsAllowed);
+}
+
+// A gradient of exactly 0 is no small one: the model's output no longer depends on what is trained, as after steps so
+// large that activations overflow. The run then ends, unless nothing is left to learn.
+void RunSteps::watch_gradient(const StepReport& r) {
+    if (r.targets == 0) return;
+    zero_gradients_ = !r.skipped && r.grad_norm == 0 ? zero_gradients_ + 1 : 0;
+    last_loss_ = static_cast<float>(r.loss);
+    if (zero_gradients_ != kZeroGradientsAllowed) return;
+    if (last_loss_ <= kLearnedLoss) {
+        out_ << "note: the gradient was exactly 0 in " << zero_gradients_ << " steps in a row, up to step " << r.step
+             << ", as is the loss: nothing is left to learn in these rows\n";
+        return;
+    }
+    collect_all();
+    files_.stop_at_zero_gradients(r.step, kZeroGradientsAllowed, last_loss_);
 }
 
 // Time and waits up to here belong to an evaluation, a sample or a save, not to the next step.
@@ -309,6 +328,10 @@ void RunSteps::save_interrupted() {
 
 void RunSteps::finish() {
     save();
+    if (zero_gradients_ > 0 && last_loss_ > kLearnedLoss)
+        out_ << "note: the gradient of the last " << (zero_gradients_ == 1 ? "step" : "steps")
+             << " was exactly 0 at a loss of " << format_text("%.4g", last_loss_)
+             << ": nothing was learned there. Try a lower --learning-rate\n";
     try {
         if (files_.first_step() < plan_.steps) sample("after");
         files_.write_result(session_);

@@ -59,6 +59,7 @@ class RunSteps {
     void collect_all() {
         while (!in_flight_.empty()) collect_one();
     }
+    void watch_gradient(const StepReport& report);
     void evaluate();
     void sample(const std::string& when);
     bool save();
@@ -75,6 +76,8 @@ class RunSteps {
     StepTotals totals_;
     double wait_ms_reported_ = 0;
     std::string side_failure_;  // on several ranks: of a log or trace, until all ranks know
+    int zero_gradients_ = 0;  // steps in a row, up to the last one collected, whose gradient was exactly 0
+    float last_loss_ = 0;     // of that step
     std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
     enum class Trace { before, during, after } trace_ = Trace::before;
 };

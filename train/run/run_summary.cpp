@@ -92,7 +92,8 @@ void write_summary(const RunPlan& plan, Session& session, RunFiles& files, const
     add_memory(plan.layout, *session.device, summary, out);
     add_evaluations(files, summary, out);
     out << "wrote " << plan.result_file().string() << " after " << duration_text(seconds) << "\n";
-    if (!plan.trains_adapter() && data::is_gguf_file(plan.base)) out << "note: " << no_tokenizer_text() << "\n";
+    if (const std::string text = no_tokenizer_text(plan.base); !plan.trains_adapter() && !text.empty())
+        out << "note: " << text << "\n";
     files.log().write(summary);
 }
 

@@ -37,10 +37,11 @@ struct ModelConfig {
     bool tied_head = false;
     float rope_theta = 10000;
     RotaryScaling rope_scaling;
-    int sliding_window = 0;                // most tokens that a limited layer looks back; 0: no layer is limited
-    std::vector<std::string> layer_types;  // as in config.json ("full_attention", ...); empty where it has none
-    int bos_token = -1, eos_token = -1;    // -1 when absent
-    std::vector<std::string> notices;      // a sentence each, about keys that were ignored or assumed
+    int sliding_window = 0;                   // most tokens that a limited layer looks back; 0: no layer is limited
+    std::vector<std::string> layer_types;     // as in config.json ("full_attention", ...); empty where it has none
+    int bos_token = -1, eos_token = -1;       // -1 when absent
+    std::vector<std::string> notices;         // a sentence each, about keys that were ignored or assumed
+    std::vector<std::string> weight_notices;  // about stored tensors that contradict the config
 };
 
 const char* family_name(Family family);  // config.json's model_type: "gpt2"

@@ -10,6 +10,7 @@
 #include "data/base/json_file.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/tokenizer_gguf.h"
+#include "data/tokenizer/tokenizer_json_writer.h"
 #include "tests/gguf_builder.h"
 #include "tests/temporary_files.h"
 
@@ -112,10 +113,12 @@ TEST_SUITE("cpu") {
         CHECK(open_tokenizer(dir.path)->eos() == 2);
         put(config, R"({"eos_token": {"content": "<|im_start|>", "lstrip": false}, "bos_token": "<|endoftext|>",
                         "add_bos_token": true, "chat_template": "{{ messages }}"})");
+        CHECK(open_tokenizer(dir.path)->eos() == 2);  // special_tokens_map.json overrides, as in transformers
+        fs::remove(dir.path / "special_tokens_map.json");
         const auto changed = open_tokenizer(dir.path);
         CHECK(changed->eos() == 1);
         CHECK(changed->bos() == 0);
-        CHECK(changed->adds_bos());
+        CHECK_FALSE(changed->adds_bos());  // the post-processor's to say
         CHECK(changed->chat_template() == "{{ messages }}");
         put(config,
             R"({"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]})");
@@ -131,6 +134,7 @@ TEST_SUITE("cpu") {
         put(config, R"({"eos_token": 7})");
         CHECK(has(opening_error(dir.path), "\"eos_token\" is 7; wanted text"));
 
+        put(dir.path / "special_tokens_map.json", "{}");
         CHECK(tokenizer_files(dir.path) == std::vector<fs::path>{dir.path / "tokenizer.json", config,
                                                                  dir.path / "special_tokens_map.json",
                                                                  dir.path / "chat_template.jinja"});
@@ -312,6 +316,40 @@ TEST_SUITE("cpu") {
             CHECK(from_gguf->adds_bos() == (kind == "llama3"));
             CHECK(from_gguf->chat_template() == "a template");
             CHECK(from_gguf->decode(Ids{static_cast<uint32_t>(from_json->vocabulary_size())}, true).empty());
+        }
+    }
+
+    TEST_CASE("tokenizer files: a GGUF file's tokenizer is written as files with the same ids") {
+        const std::vector<std::pair<std::string, std::string>> pairs = {
+            {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"smollm", "smollm"}};
+        for (const auto& [kind, pre] : pairs) {
+            CAPTURE(kind);
+            const FreshDirectory dir;
+            GgufBuilder builder = as_gguf(kind, pre);
+            builder.set("tokenizer.ggml.padding_token_id", uint32_t{5});
+            put(dir.path / "model.gguf", builder.file());
+            const GgufFile file(dir.path / "model.gguf");
+            REQUIRE(has_writable_tokenizer(file));
+            put(dir.path / "tokenizer.json", tokenizer_json_of(file));
+            put(dir.path / "tokenizer_config.json", tokenizer_config_json_of(file));
+            const auto from_gguf = open_tokenizer(dir.path / "model.gguf"), written = open_tokenizer(dir.path);
+            const json expected = read_json_file(fs::path("tests/tokenizers") / kind / "expected.json");
+            for (const json& one : expected["cases"]) {
+                const auto text = one["text"].get<std::string>();
+                CHECK(written->encode(text, SpecialTokens::as_text) == one["ids"].get<Ids>());
+                CHECK(written->encode(text, SpecialTokens::parse) == from_gguf->encode(text, SpecialTokens::parse));
+            }
+            CHECK(written->bos() == from_gguf->bos());
+            CHECK(written->eos() == from_gguf->eos());
+            CHECK(written->adds_bos() == (kind == "llama3"));
+            CHECK(written->notes().empty());
+            CHECK(written->chat_template() == "a template");
+            CHECK(read_json_file(dir.path / "tokenizer_config.json").contains("pad_token"));
+            // Every part is what transformers reads, as it writes it.
+            const json ours = read_json_file(dir.path / "tokenizer.json"), theirs = fixture(kind);
+            for (const char* part : {"normalizer", "pre_tokenizer"}) CHECK(ours[part] == theirs[part]);
+            CHECK(ours["model"]["merges"].size() == theirs["model"]["merges"].size());
+            CHECK(ours["model"]["ignore_merges"] == (kind == "llama3"));
         }
     }
 

@@ -171,8 +171,10 @@ TEST_SUITE("cpu") {
         CHECK(content(tiny.out / "tokenizer_config.json") == R"({"x": 1})");
         const FreshDirectory beside;  // for files that cannot be read by now
         fs::create_directory(from / "merges.txt");
-        const CopyReport some = copy_into(
-            beside.path, {from / "merges.txt", from / "tokenizer.json", from / "vocab.json", from / "optimizer.bin"});
+        std::vector<Companion> files;
+        for (const char* name : {"merges.txt", "tokenizer.json", "vocab.json", "optimizer.bin"})
+            files.push_back({.name = name, .from = from / name});
+        const CopyReport some = copy_into(beside.path, files);
         CHECK(some.copied == std::vector<std::string>{"tokenizer.json", "optimizer.bin"});
         CHECK(names_in(beside.path) == std::vector<std::string>{"optimizer.bin", "tokenizer.json"});
         REQUIRE(some.left_out.size() == 2);

@@ -208,6 +208,9 @@ TEST_SUITE("cpu") {
         CHECK(has(error_with_value("llama.block_count", uint32_t{10001}), "block_count"));
         CHECK(has(error_with_value("llama.embedding_length", uint32_t{64}), "token_embd.weight"));
         CHECK(has(error_with_value("llama.feed_forward_length", uint32_t{64}), "blk.0.ffn_gate.weight"));
+        CHECK(
+            has(error_with_value("llama.attention.causal", false), "\"llama.attention.causal\" is false; wanted true"));
+        CHECK(error_with_value("llama.attention.causal", true).empty());
         CHECK(error_with_value("llama.attention.something", uint32_t{0}).empty());
         CHECK(error_with_value("llama.vocab_size", uint32_t{5}).empty());
 

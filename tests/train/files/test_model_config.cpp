@@ -347,6 +347,38 @@ TEST_SUITE("cpu") {
         }
     }
 
+    TEST_CASE("model config: false, 0 and null are no way to leave a key out whose default is true") {
+        FreshDirectory dir;
+        for (const char* family : {"gpt2", "llama", "mistral", "qwen2", "qwen3"}) {
+            CAPTURE(family);
+            for (const char* value : {"false", "0", "null", "''", "[]", "{}"})
+                CHECK(has(error_with(dir, family, std::string("'is_causal': ") + value),
+                          "wanted true, the only value that is implemented"));
+            CHECK(error_with(dir, family, "'is_causal': true") == "");
+            CHECK(has(error_with(dir, family, "'tie_word_embeddings': null"), "null is neither"));
+        }
+        for (const char* value : {"false", "0", "null"})
+            CHECK(has(error_with(dir, "gpt2", std::string("'scale_attn_weights': ") + value), "scale_attn_weights"));
+        CHECK(has(error_with(dir, "qwen3", "'head_dim': null"), "\"head_dim\" is null"));
+        CHECK(has(error_with(dir, "llama", "'hidden_act': null"), "\"hidden_act\" is null"));
+        CHECK(has(error_with(dir, "llama", "'partial_rotary_factor': 0"), "partial_rotary_factor"));
+    }
+
+    TEST_CASE("model config: keys that are not known and say nothing are named, those of published files are not") {
+        FreshDirectory dir;
+        const ModelConfig told = parse(dir, small("llama",
+                                                  "'use_qk_norm': false, 'softcap': 0, 'rope_interleaved': "
+                                                  "false, 'other': null"));
+        REQUIRE(told.notices.size() == 1);
+        CHECK(told.notices[0] ==
+              "config.json has keys that are not known here: \"softcap\" 0, \"use_qk_norm\" false. "
+              "They are taken as not in use");
+        const ModelConfig other = parse(dir, small("qwen2", "'architectures': ['Qwen2ForSequenceClassification']"));
+        REQUIRE(other.notices.size() == 1);
+        CHECK(has(other.notices[0], "\"Qwen2ForSequenceClassification\""));
+        CHECK(parse(dir, small("qwen2", "'architectures': ['Qwen2ForCausalLM']")).notices.empty());
+    }
+
     TEST_CASE("model config: absurd sizes of every key") {
         FreshDirectory dir;
         const char* const absurd[] = {"0",

@@ -336,6 +336,46 @@ TEST_SUITE("cpu") {
         for (const json& step : steps) CHECK(step["skipped"] == "not finite");
     }
 
+    TEST_CASE("training: a gradient of exactly 0 in three steps in a row ends the run, and is told at its end") {
+        const Bench bench;
+        write_tiny_model(bench.base.files.path, bench.base.config,
+                         [](const TensorSpec& spec, std::vector<float>& values) {
+                             if (spec.role == Role::head) std::fill(values.begin(), values.end(), 0.0f);
+                         });
+        const Program stopped = bench.run("a", {{"--max-steps", "9"}});
+        CHECK(stopped.code == 1);
+        CHECK(has(stopped.error, "the gradient was exactly 0 in 3 steps in a row, up to step 3, at a loss of 3.97"));
+        CHECK(has(stopped.error, "try a lower --learning-rate; nothing is saved"));
+        CHECK(steps_of(bench.run_dir("a")).size() <= 4);  // one may be under way
+        CHECK(!fs::exists(bench.run_dir("a") / "adapter_model.safetensors"));
+
+        const Program short_run = bench.run("b", {{"--max-steps", "2"}});
+        CHECK(short_run.code == 0);
+        CHECK(has(short_run.out, "note: the gradient of the last steps was exactly 0 at a loss of 3.97"));
+        const Bench well;
+        const Program fine = well.run("c", {{"--max-steps", "4"}});
+        CHECK(fine.code == 0);
+        CHECK(!has(fine.out, "exactly 0"));
+    }
+
+    TEST_CASE("training: a gradient of exactly 0 where all is learned is no mistake") {
+        ModelConfig config = tiny_config("gpt2", 2);
+        config.tied_head = false;
+        const Bench bench(config);
+        write_tiny_model(bench.base.files.path, config, [](const TensorSpec& spec, std::vector<float>& values) {
+            if (spec.role == Role::final_norm_weight) std::fill(values.begin(), values.end(), 0.0f);
+            if (spec.role == Role::final_norm_bias) std::fill(values.begin(), values.end(), 1.0f);
+            if (spec.role != Role::head) return;
+            for (size_t i = 0; i < values.size(); ++i) values[i] = i / spec.cols == 5 ? 100.0f : 0.0f;
+        });
+        write_token_file(bench.dir.path / "train.bin", std::vector<uint32_t>(9 * 24 + 1, 5));
+        const Program program = bench.run("a", {{"--max-steps", "5"}});
+        CHECK(program.error == "");
+        CHECK(program.code == 0);
+        CHECK(has(program.out, "as is the loss: nothing is left to learn"));
+        CHECK(!has(program.out, "at a loss of"));
+    }
+
     TEST_CASE("training: a run that stops at bad steps keeps what it reached, unless a checkpoint has it") {
         Bench bench("gpt2");
         bench.base.config.tied_head = false;
