@@ -231,6 +231,16 @@ double gradient_tolerance(int L) {
     return kRealIsFloat32 ? 1e-4 : 5e-2 * std::sqrt(std::max(1.0, L / 4.0));
 }
 
+// Formats that keep the base's own numbers; the references are made with them.
+SlabFormat slab_format_of(const std::string& name) {
+    const auto format = slab_format_named(name);
+    if (!format || *format == SlabFormat::q8_0 || *format == SlabFormat::nf4)
+        throw data::UserError({.subject = "--slab-format " + name,
+                               .given = format ? "changes the weights, which the references do not" : "is unknown",
+                               .wanted = "bf16 or as-is"});
+    return *format;
+}
+
 struct Case {
     fs::path directory;
     Expected expected;
@@ -312,7 +322,7 @@ struct Ranks {
     int exchange_every = 1;
 };
 
-int run(const fs::path& directory, const OffloadFlags& flags, int threads, const Ranks& ranks) {
+int run(const fs::path& directory, const OffloadFlags& flags, SlabFormat slab_format, int threads, const Ranks& ranks) {
     const fs::path gguf = directory / "base.gguf", base = fs::exists(gguf) ? gguf : directory / "base";
     Case c{.directory = directory,
            .expected = read_expected(directory / "expected.json"),
@@ -328,6 +338,8 @@ int run(const fs::path& directory, const OffloadFlags& flags, int threads, const
     if (!e.full) settings.lora = read_adapter_config(directory / "adapter" / kAdapterConfigFile, c.config);
     if (settings.lora) settings.lora->dropout = 0;  // the references are made without
     apply_offload_flags(settings, flags, c.config.L);
+    settings.slab_format = slab_format;
+    settings.stored_types = stored_types_of(base, c.config);
     std::vector<std::unique_ptr<Device>> devices = open_devices(threads, flags, gpus);
     const ModelLayout layout = plan_layout(*devices.front(), c.config, settings, flags);
     check_memory(*devices.front(), layout);
@@ -364,11 +376,13 @@ int main(int argc, char** argv) {
     CLI::App app("Compares one case of dev/reference/make_cases.py with this trainer.", "parity_gpt");
     std::string directory;
     OffloadFlags flags;
+    std::string slab_format = "bf16";
     int threads = 0;
     app.add_option("case", directory,
                    "directory with base/ or base.gguf, adapter/, expected.json, expected.safetensors")
         ->required();
     app.add_option("--threads", threads, "CPU threads; 0: all cores");
+    app.add_option("--slab-format", slab_format, "bf16, or as-is: frozen layers kept in the base's blocks");
     Ranks ranks;
     app.add_option("--gpus", ranks.gpus, "as train_gpt's; a step's micro-batches are the case's");
     app.add_option("--transport", ranks.transport, "as train_gpt's");
@@ -376,7 +390,7 @@ int main(int argc, char** argv) {
     add_offload_flags(app, flags);
     if (const auto code = data::parse_command_line(app, argc, argv, std::cout, std::cerr)) return *code;
     try {
-        return run(directory, flags, threads, ranks);
+        return run(directory, flags, slab_format_of(slab_format), threads, ranks);
     } catch (const std::exception& error) {
         std::cerr << "parity_gpt: " << error.what() << "\n";
         return 1;

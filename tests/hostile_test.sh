@@ -228,6 +228,100 @@ change_json adapter/adapter_config.json start_from_adapter <<- 'END'
 	s/"target_modules": \[/"target_modules": ".*_proj", "x": [/|adapter_config.json.*(target_modules|"x")
 END
 
+# Bases in blocks. A byte that is changed gives other weights, or a message that names the file; never a crash.
+train_as_is() { train --slab-format as-is --adapter lora "${adapter[@]}" --sequence-len 16 --output-dir "$work/now/fresh"; }
+stands() {  # NAME MESSAGE COMMAND...: it runs to its end or refuses
+    local name=$1 message=$2
+    shift 2
+    attempt "$@"
+    if [ "$status" != 0 ] && [ "$status" != 1 ]; then
+        fail "$name: exit status $status" "$output"
+    elif grep -Eq 'Sanitizer|runtime error:|terminate called' "$output"; then
+        fail "$name: crashed" "$output"
+    elif [ "$status" = 1 ] && ! grep -Eq -e "^[a-z_]+: .*$message" "$output"; then
+        fail "$name: the message has nothing like '$message'" "$output"
+    else
+        pass
+    fi
+}
+reset_4bit() {
+    reset
+    cp "$PWD/tests/blocks/llama_4bit/"* "$work/now/base/"
+}
+weights=$work/now/base/model.safetensors
+reset_4bit && require 0 train_as_is && prints "a 4-bit directory" 'slabs: as in the file \(NF4 100%\)'
+size=$(size_of "$weights") header_size=$(header_bytes "$weights") header=$(header_of "$weights")
+for at in 0 8 $((header_size / 2)) $((header_size + 7)) $((header_size + 9)) $((size / 2)) $((size - 1)); do
+    reset_4bit && cut_to "$weights" $at
+    refuses "4-bit weights cut to $at of $size bytes" "model.safetensors" train_as_is
+done
+key=model.layers.0.mlp.gate_proj.weight
+for beside in .absmax .quant_map .nested_absmax .nested_quant_map .quant_state.bitsandbytes__nf4; do
+    entry=$(grep -oE "\"$key$beside\":\{\"dtype\"[^}]*\}" <<< "$header")
+    while read -r change; do
+        text=$(sed -E "$change" <<< "$entry")
+        [ "$text" = "$entry" ] && continue
+        reset_4bit && set_header "$weights" "${header/"$entry"/"$text"}"
+        refuses "4-bit weights with $text" "model.safetensors: .*($key|another)" train_as_is
+    done <<- 'END'
+		s/"F32"/"I32"/
+		s/"U8"/"I8"/
+		s/"shape":\[([0-9]*)\]/"shape":[1]/
+		s/"shape":\[([0-9]*)\]/"shape":[1,\1,1,1,1,1,1,1,1,1]/
+		s/"shape":\[([0-9]*)\]/"shape":[4611686018427387904]/
+		s/"data_offsets":\[([0-9]*),([0-9]*)\]/"data_offsets":[\2,\1]/
+		s/(.*)/\1,\1/
+		s/^"[a-z.]*layers/"another/
+	END
+done
+state_at=$(grep -abo '"quant_type": "nf4"' "$weights" | head -n 1 | cut -d: -f1)
+for change in '0 x' '15 fp4' '15 nf8' '19 ]' '22 "blocksizE' '35 65' '35 0,' '50 7' '100 9'; do
+    reset_4bit && poke "$weights" $((state_at + ${change%% *})) "${change#* }"
+    stands "a 4-bit state with ${change#* } at ${change%% *}" "model.safetensors" train_as_is
+done
+for ((i = 1; i <= 100; i++)); do  # bytes of header and data, spread over the file
+    reset_4bit && poke "$weights" $((i * i * 7919 % size)) "\\x$(printf %02x $((i * 97 % 256)))"
+    stands "4-bit weights with byte $((i * i * 7919 % size)) changed" "(model.safetensors|now/base)" train_as_is
+done
+reset_4bit
+change_json_4bit() {
+    while IFS='|' read -r change wanted; do
+        reset_4bit && sed -E -i "$change" "$work/now/base/config.json"
+        refuses "config.json after $change" "$wanted" train_as_is
+    done
+}
+change_json_4bit <<- 'END'
+	s/"nf4"/"fp4"/|config.json.*bnb_4bit_quant_type
+	s/"bitsandbytes"/"gptq"/|config.json.*quantization_config
+	s/"load_in_4bit": true/"load_in_4bit": false/|config.json.*load_in_4bit
+	s/"load_in_4bit": true/"load_in_4bit": 7/|config.json.*load_in_4bit
+	s/"uint8"/"bfloat16"/|config.json.*bnb_4bit_quant_storage
+	s/"quantization_config": \{/"quantization_config": 7, "x": {/|config.json
+END
+
+gguf=$work/now/mixed.gguf
+reset_gguf() { reset && cp "$PWD/tests/gguf/llama_mixed/model.gguf" "$gguf" && chmod u+w "$gguf"; }
+train_gguf() {
+    limited "$build/train_gpt" --base-model "$gguf" --train-data "$work/tokens20.bin" --layer-offloading --threads 2 \
+        --max-steps 1 --sequence-len 16 --lora-r 2 --output-dir "$work/now/fresh"
+}
+{ # tokens below the 20 of that model
+    printf '%b' '\x88\xd8\x34\x01\x01\x00\x00\x00\x40\x00\x00\x00'
+    head -c 1012 /dev/zero
+    for ((i = 0; i < 64; i++)); do printf '%b' "\\x$(printf %02x $((i * i % 19)))\\x00"; done
+} > "$work/tokens20.bin"
+reset_gguf && require 0 train_gguf && prints "a GGUF's blocks" 'slabs: as in the file \(Q'
+size=$(size_of "$gguf")
+for ((i = 1; i <= 20; i++)); do
+    reset_gguf && cut_to "$gguf" $((size * i / 21))
+    refuses "a GGUF file cut to $((size * i / 21)) of $size bytes" "mixed.gguf" train_gguf
+done
+for ((i = 1; i <= 100; i++)); do  # two thirds of them in the metadata and the table of tensors
+    at=$((i * i * 7919 % (i % 3 == 0 ? size : 6000)))
+    reset_gguf && poke "$gguf" $at "\\x$(printf %02x $((i * 97 % 256)))"
+    stands "a GGUF file with byte $at changed" "(mixed.gguf|tokens20.bin|sequence-len)" train_gguf
+done
+
 # Token files. The header: 256 little-endian int32; magic, version, count.
 tokens=$work/now/data/train.bin mask=$work/now/data/train.mask
 reset

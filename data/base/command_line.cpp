@@ -33,6 +33,11 @@ std::vector<std::string> long_flags(const CLI::App& app) {
     return flags;
 }
 
+// As a user types it. (CLI11's own name of a flag that is not in --help is empty.)
+std::string name_of(const CLI::Option& option) {
+    return option.get_lnames().empty() ? option.get_name() : "--" + option.get_lnames().front();
+}
+
 // Whether the flag's values are joined to a list, so that it may be given several times.
 bool is_list(const CLI::Option& option) {
     return option.get_multi_option_policy() == CLI::MultiOptionPolicy::Join;
@@ -87,8 +92,8 @@ std::string misread_value(const CLI::App& app) {
         const std::string type = option->get_type_name();
         const bool number = type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
         for (const std::string& value : option->results()) {
-            const std::string subject = option->get_name() + " " + value;
-            if (value.empty()) return empty_value(option->get_name(), number);
+            const std::string subject = name_of(*option) + " " + value;
+            if (value.empty()) return empty_value(name_of(*option), number);
             if (number && is_octal_or_hexadecimal(value))
                 return ErrorText{subject, "begins with 0", "a decimal number without it", ""}.text();
             if (option->get_expected_max() == 0 && value != "true" && value != "false")

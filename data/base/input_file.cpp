@@ -63,6 +63,10 @@ void InputFile::read(size_t offset_bytes, void* dst, size_t bytes, std::string_v
                        .wanted = "a file that stays as it is while it is used"});
 }
 
+void InputFile::drop_cached() const {
+    (void)::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // advice: a system that does not take it reads on
+}
+
 std::string InputFile::read_all(std::string_view what, size_t most_bytes) const {
     if (size_bytes_ > most_bytes)
         throw UserError({.subject = path_.string(),

@@ -31,6 +31,8 @@ class InputFile {
     // Fills dst [bytes] from offset_bytes on. Throws IoError, also when the file was written to since it was opened:
     // what was checked then may not hold. Any thread may call it. `what` names the thing being read in the error.
     void read(size_t offset_bytes, void* dst, size_t bytes, std::string_view what) const;
+    // Lets the system drop what it keeps of the file in memory.
+    void drop_cached() const;
     // The whole file. One of more than most_bytes is refused, as a UserError, before anything is allocated.
     std::string read_all(std::string_view what, size_t most_bytes = SIZE_MAX) const;
 

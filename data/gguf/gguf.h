@@ -86,6 +86,8 @@ class GgufFile {
     // The tensor's bytes [first_byte, first_byte + bytes) as they are.
     void read(const GgufTensor& tensor, size_t first_byte, void* dst, size_t bytes) const;
 
+    void drop_cached() const { file_.drop_cached(); }
+
   private:
     InputFile file_;
     std::map<std::string, GgufValue, std::less<>> metadata_;

@@ -16,7 +16,9 @@
 #include "train/export/adapter.h"
 #include "train/export/gguf_adapter.h"
 #include "train/export/merge_adapter.h"
+#include "train/files/adapter_record.h"
 #include "train/files/base_config.h"
+#include "train/files/base_weights.h"
 #include "train/run/run_setup.h"
 #include "train/spec/text.h"
 
@@ -56,6 +58,15 @@ void check_outputs(const ExportOptions& o) {
                                .wanted = "a file outside the merged model's directory"});
 }
 
+// An adapter that was trained on other numbers than those that it is merged into.
+void note_other_numbers(const fs::path& adapter, const fs::path& base, const ModelConfig& config, std::ostream& out) {
+    const auto record = read_adapter_record(adapter);
+    if (!record) return;
+    const std::string fingerprint = BaseWeights::from_files(base, config).fingerprint(config);
+    if (const std::string other = other_numbers(*record, SlabFormat::bf16, fingerprint); !other.empty())
+        out << "note: it is merged into the file's weights; the adapter " << other << "\n";
+}
+
 void export_all(const ExportOptions& o, std::ostream& out, data::StopToken stop) {
     if (o.merge.empty() && o.gguf_adapter.empty())
         throw data::UserError({.given = "nothing to write", .wanted = "--merge OUT, --gguf-adapter OUT.gguf, or both"});
@@ -78,10 +89,10 @@ void export_all(const ExportOptions& o, std::ostream& out, data::StopToken stop)
     out << "adapter of rank " << adapter.lora.r << ", scale " << format_text("%g", adapter.lora.scale()) << ", on "
         << adapter.modules.size() << " modules\n";
     if (!o.merge.empty()) {
-        if (data::is_gguf_file(base) && o.dtype.empty())
-            out << "note: the merged weights are bf16, since a GGUF file's blocks cannot be kept; --dtype f32 keeps "
-                   "all "
+        if (stores_blocks(base, config) && o.dtype.empty())
+            out << "note: the merged weights are bf16, since the base's blocks cannot be kept; --dtype f32 keeps all "
                    "that they hold\n";
+        note_other_numbers(o.adapter, base, config, out);
         ThreadPool pool(o.threads);
         const MergeReport report = merge_adapter(base, config, adapter, o.merge, settings, pool);
         out << "wrote " << o.merge << ": " << memory_text(report.bytes) << " of weights in " << report.shards

@@ -142,7 +142,8 @@ class FilesSource : public Source {
     ThreadPool& pool_;
 };
 
-// A decoded GGUF base: the tensors of the same model in transformers, under its names.
+// A base that stores blocks, decoded (a GGUF file, bitsandbytes' 4 bits): the tensors of the same model in
+// transformers, under its names.
 class DecodedSource : public Source {
   public:
     DecodedSource(const fs::path& base, const ModelConfig& config, const Adapter& adapter, ThreadPool& pool)
@@ -240,12 +241,16 @@ std::vector<int64_t> ends_of_adapter(const fs::path& base, const fs::path& adapt
 
 }  // namespace
 
+bool stores_blocks(const fs::path& base, const ModelConfig& config) {
+    return data::is_gguf_file(base) || config.stored_in_4bit;
+}
+
 MergeReport merge_adapter(const fs::path& base, const ModelConfig& config, const Adapter& adapter, const fs::path& out,
                           const MergeSettings& settings, ThreadPool& pool) {
     data::require_new_directory("--merge", out);
     std::optional<DType> dtype = parse_dtype(settings.dtype);
     std::unique_ptr<Source> source;
-    if (data::is_gguf_file(base)) {
+    if (stores_blocks(base, config)) {
         if (!dtype) dtype = DType::bf16;  // types of blocks cannot be kept; of the 16-bit types it has float's range
         source = std::make_unique<DecodedSource>(base, config, adapter, pool);
     } else {

@@ -31,6 +31,10 @@ struct MergeReport {
     CopyReport beside;          // the base's files that belong beside the weights
     std::vector<int64_t> ends;  // at which the merged model stops since the adapter's generation_config.json does
 };
+// Whether the base is a GGUF file or a 4-bit directory: its types cannot be kept, and merged weights are bf16 by
+// default.
+bool stores_blocks(const std::filesystem::path& base, const ModelConfig& config);
+
 // base: a Hugging Face directory, a .safetensors file with config.json beside it, or a GGUF file. out: a directory that
 // does not exist, or is empty. It appears whole or not at all.
 MergeReport merge_adapter(const std::filesystem::path& base, const ModelConfig& config, const Adapter& adapter,

@@ -136,9 +136,52 @@ void GgufWeights::decode_rows(const data::GgufTensor& tensor, size_t first_row, 
     if (finite) return;
     const size_t i = static_cast<size_t>(std::find_if_not(wide, wide + count, is_finite) - wide);
     const size_t elem = first_row * row_elems + i;
-    refuse_not_finite(file_.path().string() + ": tensor " + data::quote(tensor.name) + " (" + info.name + " " +
-                          shape_text(tensor.shape) + ")",
-                      wide[i], elem, tensor.offset_bytes + elem / info.block_elems * info.block_bytes);
+    refuse_not_finite(subject_of(tensor), wide[i], elem,
+                      tensor.offset_bytes + elem / info.block_elems * info.block_bytes);
+}
+
+// Blocks run along a row, so rows change places whole.
+void GgufWeights::read_blocks(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows,
+                              std::byte* dst) const {
+    const data::GgufTensor& tensor = tensor_of(part.key);
+    if (first_row > part.rows || rows > part.rows - first_row)
+        throw std::out_of_range("GGUF tensor " + tensor.name + ": rows beyond the tensor");
+    const data::GgmlTypeInfo& info = data::info_of(tensor.type);
+    const size_t row_bytes = spec.cols / info.block_elems * info.block_bytes;
+    if (!gguf_reorders_rows(family_, part.key)) {
+        file_.read(tensor, first_row * row_bytes, dst, rows * row_bytes);
+        check_blocks(tensor, first_row, rows, dst);
+        return;
+    }
+    const size_t HD = static_cast<size_t>(HD_), end = first_row + rows;
+    std::vector<std::byte> head(HD * row_bytes);
+    for (size_t row = first_row; row < end;) {
+        const size_t begin = row / HD * HD;
+        file_.read(tensor, begin * row_bytes, head.data(), head.size());
+        check_blocks(tensor, begin, HD, head.data());
+        for (; row < std::min(begin + HD, end); ++row)
+            std::copy_n(head.data() + (gguf_row(row, HD_) - begin) * row_bytes, row_bytes,
+                        dst + (row - first_row) * row_bytes);
+    }
+}
+
+// Refuses blocks that do not decode to finite numbers, as decode_rows refuses the numbers.
+void GgufWeights::check_blocks(const data::GgufTensor& tensor, size_t first_row, size_t rows,
+                               const std::byte* blocks) const {
+    const BlockFormat format = block_format(tensor.type).value();
+    const BlockInfo& info = block_info(format);
+    const auto bad = first_block_not_finite(format, blocks, rows * tensor.shape.back());
+    if (!bad) return;
+    std::vector<float> wide(info.values);
+    ref::decode_blocks(format, blocks + *bad * info.bytes, wide.data(), info.values);
+    const size_t i = static_cast<size_t>(std::find_if_not(wide.begin(), wide.end(), is_finite) - wide.begin());
+    const size_t elem = first_row * tensor.shape.back() + *bad * info.values + i;
+    refuse_not_finite(subject_of(tensor), wide[i], elem, tensor.offset_bytes + elem / info.values * info.bytes);
+}
+
+std::string GgufWeights::subject_of(const data::GgufTensor& tensor) const {
+    return file_.path().string() + ": tensor " + data::quote(tensor.name) + " (" + data::info_of(tensor.type).name +
+           " " + shape_text(tensor.shape) + ")";
 }
 
 template <class T>
@@ -173,7 +216,8 @@ ReadReport GgufWeights::read_rows(const TensorSpec& spec, const TensorPart& part
 template ReadReport GgufWeights::read_rows<float>(const TensorSpec&, const TensorPart&, size_t, size_t, float*) const;
 template ReadReport GgufWeights::read_rows<bf16>(const TensorSpec&, const TensorPart&, size_t, size_t, bf16*) const;
 
-std::string describe_gguf(const data::GgufFile& file, const ModelConfig& config, size_t bytes_per_elem) {
+std::string describe_gguf(const data::GgufFile& file, const ModelConfig& config, size_t bytes_per_elem,
+                          bool layers_in_blocks) {
     std::vector<std::pair<size_t, std::string>> types;  // bytes of the file in it, name
     for (const auto& tensor : file.tensors()) {
         const char* name = data::info_of(tensor.type).name;
@@ -187,8 +231,10 @@ std::string describe_gguf(const data::GgufFile& file, const ModelConfig& config,
     std::sort(types.rbegin(), types.rend());
     std::string names;
     for (const auto& [bytes, name] : types) names += (names.empty() ? "" : ", ") + name;
-    return file.path().filename().string() + ": " + memory_text(file.size_bytes()) + " on disk (" + names + "), " +
-           memory_text(parameter_count(config) * bytes_per_elem) + " decoded to " +
+    const std::string text =
+        file.path().filename().string() + ": " + memory_text(file.size_bytes()) + " on disk (" + names + "), ";
+    if (layers_in_blocks) return text + "layers kept in its blocks";
+    return text + memory_text(parameter_count(config) * bytes_per_elem) + " decoded to " +
            (bytes_per_elem == 4 ? "float32" : "bf16") + " in host memory";
 }
 

@@ -38,6 +38,11 @@ class GgufWeights {
     template <class T>
     ReadReport read_rows(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows, T* dst) const;
 
+    // Rows of one part of a matrix in the file's blocks, our order of rows, into dst [rows x bytes of a row]. Errors
+    // and threads as above.
+    void read_blocks(const TensorSpec& spec, const TensorPart& part, size_t first_row, size_t rows,
+                     std::byte* dst) const;
+
     const data::GgufFile& file() const { return file_; }
     // The tensor that transformers calls `key`; throws when there is none.
     const data::GgufTensor& tensor_of(const std::string& key) const;
@@ -46,12 +51,18 @@ class GgufWeights {
     // Elements of whole blocks from stored row first_row on, decoded and finite, into wide [rows x the row's elements].
     void decode_rows(const data::GgufTensor& tensor, size_t first_row, size_t rows, float* wide) const;
 
+    // Throws for the first block of these rows, as stored, that has a scale which is not finite.
+    void check_blocks(const data::GgufTensor& tensor, size_t first_row, size_t rows, const std::byte* blocks) const;
+    std::string subject_of(const data::GgufTensor& tensor) const;  // "FILE: tensor "NAME" (Q4_K [32, 256])"
+
     data::GgufFile file_;
     Family family_;
     int HD_;
 };
 
-// "F.gguf: 92.4 MiB on disk (Q4_1, Q8_0, F32), 538.1 MiB decoded to float32 in host memory".
-std::string describe_gguf(const data::GgufFile& file, const ModelConfig& config, size_t bytes_per_elem);
+// "F.gguf: 92.4 MiB on disk (Q4_1, Q8_0, F32), 538.1 MiB decoded to float32 in host memory", or "..., layers kept in
+// its blocks".
+std::string describe_gguf(const data::GgufFile& file, const ModelConfig& config, size_t bytes_per_elem,
+                          bool layers_in_blocks = false);
 
 }  // namespace slab::train

@@ -274,6 +274,22 @@ void read_rotary_family(const std::string& where, JsonSection& section, ModelCon
     config.eos_token = read_token(section, config, "eos_token_id", usual.eos);
 }
 
+// Of quantised directories those of bitsandbytes in nf4 are read. What concerns its own computing means nothing here.
+void read_quantization(const std::string& where, JsonSection& top, ModelConfig& config) {
+    const json* quantization = top.find("quantization_config");
+    if (!quantization) return;
+    constexpr const char* wanted = "an unquantized model (F32, F16 or BF16 weights), or bitsandbytes' 4-bit nf4";
+    if (!quantization->is_object() || quantization->value("quant_method", json()) != "bitsandbytes")
+        top.refuse("quantization_config", wanted);
+    JsonSection section(where, "quantization_config.", *quantization);
+    if (!section.boolean("load_in_4bit", false)) section.refuse("load_in_4bit", "true: 8-bit weights are not read");
+    if (section.text("bnb_4bit_quant_type", "\"nf4\"", "fp4") != "nf4")
+        section.refuse("bnb_4bit_quant_type", "\"nf4\": fp4, the default, is not implemented");
+    if (section.text("bnb_4bit_quant_storage", "\"uint8\"", "uint8") != "uint8")
+        section.refuse("bnb_4bit_quant_storage", "\"uint8\"");
+    config.stored_in_4bit = true;
+}
+
 }  // namespace
 
 ModelConfig read_model_config(const std::filesystem::path& config_json) {
@@ -288,9 +304,7 @@ ModelConfig read_model_config(const std::filesystem::path& config_json) {
     } else {
         read_rotary_family(where, section, config);
     }
-    if (section.find("quantization_config")) {
-        section.refuse("quantization_config", "an unquantized model: F32, F16 or BF16 weights");
-    }
+    read_quantization(where, section, config);
     note_unknown_keys(section.refuse_unread(harmless_config_keys()), "config.json", config_keys_that_may_be_off(),
                       config);
     return config;

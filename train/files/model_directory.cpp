@@ -39,6 +39,7 @@ std::string config_json_for(const fs::path& base, const ModelConfig& config, std
     if (!dtype && ties == config.tied_head) return text;
     if (ties != config.tied_head) json[kTiedKey] = config.tied_head;
     if (!dtype) return json.dump(2) + "\n";
+    json.erase("quantization_config");  // the weights are plain numbers now
     bool named = false;
     for (const char* key : {"dtype", "torch_dtype"})  // transformers 5's spelling, and 4's
         if (json.contains(key)) {

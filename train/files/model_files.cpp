@@ -57,6 +57,13 @@ std::string dangling_link_text(const fs::path& link) {
            ", which does not exist; the download is damaged, delete the link and fetch the model again";
 }
 
+bool has_model_weights(const fs::path& directory_or_file) {
+    std::error_code error;
+    if (!fs::is_directory(directory_or_file, error)) return directory_or_file.extension() == ".safetensors";
+    return fs::exists(directory_or_file / kModelWeightsFile, error) ||
+           fs::exists(directory_or_file / kModelIndexFile, error);
+}
+
 ModelFiles::ModelFiles(const fs::path& directory_or_file) : given_(directory_or_file) {
     const fs::file_status status = fs::status(given_);
     if (!fs::exists(status)) {

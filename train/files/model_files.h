@@ -21,6 +21,9 @@ namespace slab::train {
 // For a dangling link in a model's directory: " is a link to ..., which does not exist", with advice.
 std::string dangling_link_text(const std::filesystem::path& link);
 
+// Whether there is a file of weights, be it whole or not: the file given, or one in the directory given.
+bool has_model_weights(const std::filesystem::path& directory_or_file);
+
 class ModelFiles {
   public:
     // Throws UserError saying what was found, what is wanted and how to get there.

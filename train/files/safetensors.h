@@ -73,6 +73,8 @@ class SafetensorsFile {
     // Bytes [first_byte, first_byte + bytes) of the tensor, into dst [bytes].
     void read_bytes(std::string_view name, size_t first_byte, void* dst, size_t bytes) const;
 
+    void drop_cached() const { file_.drop_cached(); }
+
   private:
     // A ReadRange of one tensor, checked against its shape.
     struct Part {

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <stdexcept>
 
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/matmul.h"
+#include "kernels/runtime/host_memory.h"
 #include "train/model/model_loading.h"
 #include "train/spec/micro_batch.h"
 
@@ -285,18 +287,23 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
         uploads_.push_back({PinnedBuffer(device, 3 * sizeof(int32_t) * rows, "tokens of a micro-batch"),
                             std::make_unique<Event>(device)});
 
-    const auto fill = [this, &device, &weights, stop = options.stop](int layer, std::byte* dst) {
-        read_slab(layout_.layer(layer), weights, dst, device.pool(), stop);
+    // A file that is read into memory that stays is dropped from the system's cache where there is no room for both.
+    const bool drop_cached = available_host_bytes() < 2 * layout_.ring.streamed_bytes();
+    const auto fill = [this, &weights, options, drop_cached](int layer, std::byte* dst) {
+        fill_slab(layer, dst, weights, options);
+        if (drop_cached) weights.drop_cached_files();
     };
+    if (layout_.is_encoded()) codec_ = std::make_unique<SlabCodec>(layout_);
     slabs_ = options.leader != nullptr
                  ? options.leader->slabs_
-                 : std::make_shared<offload::HostStore>(device, layout_.layer_slabs(), layout_.ring, fill,
+                 : std::make_shared<offload::HostStore>(device, layout_.moved_slabs(), layout_.ring, fill,
                                                         offload::HostStoreOptions{.progress = options.progress});
     sender_ = std::make_unique<offload::SlabSender>(*slabs_, device);
     manager_ = std::make_unique<offload::LayerOffloadManager>(
         *sender_, layout_.ring, compute_, transfer_, device,
-        offload::OffloadOptions{.trace = options.trace, .disturb = options.disturb});
+        offload::OffloadOptions{.trace = options.trace, .disturb = options.disturb}, codec_.get());
     manager_->attach();
+    first_layer_ = {};
     if (options.leader != nullptr) {
         copy_outer(layout_, options.leader->memory_, memory_, compute_);
         trained().copy_from(*options.leader->memory_.trained, compute_);
@@ -308,6 +315,20 @@ Model::Model(Device& device, const ModelLayout& layout, BaseWeights& weights, co
     }
     adapters_ = bind_adapters(layout_, trained());
     outer_ = bind_outer(layout_, memory_.outer_weights.data(), trained());
+}
+
+void Model::fill_slab(int layer, std::byte* dst, BaseWeights& weights, const Options& options) {
+    Device& device = compute_.device();
+    const size_t bytes = layout_.moved_slab(layer).total_bytes();
+    if (options.copies_of_first_layer && first_layer_.size() == bytes) {
+        constexpr size_t kCopiedAtOnce = size_t{4} << 20;
+        device.pool().parallel_ranges(bytes, kCopiedAtOnce, [&](size_t begin, size_t end) {
+            std::memcpy(dst + begin, first_layer_.data() + begin, end - begin);
+        });
+        return;
+    }
+    read_moved_slab(layout_, layer, weights, dst, device.pool(), options.stop, encode_errors_);
+    if (options.copies_of_first_layer) first_layer_.assign(dst, dst + bytes);
 }
 
 Model::~Model() {

@@ -18,8 +18,10 @@
 #include "train/files/base_weights.h"
 #include "train/model/block.h"
 #include "train/model/bound_weights.h"
+#include "train/model/encode_errors.h"
 #include "train/model/model_layout.h"
 #include "train/model/model_memory.h"
+#include "train/model/slab_codec.h"
 #include "train/model/trained_tensors.h"
 #include "train/spec/micro_batch.h"
 
@@ -38,6 +40,8 @@ class Model {
         // A model of the same layout, loaded already, whose host slabs this one shares, and whose weights outside the
         // layers and trained tensors it copies. It is used and destroyed by nobody else meanwhile; its slabs live on.
         const Model* leader = nullptr;
+        // For benchmarks: every layer is a copy of the first. All layers must be laid out alike.
+        bool copies_of_first_layer = false;
     };
 
     // Allocates and loads everything: frozen layers into host slabs or onto the device, trained tensors from the base
@@ -53,6 +57,8 @@ class Model {
     Stream& transfer() { return transfer_; }
     const offload::HostStore& slabs() const { return *slabs_; }
     offload::SlabSender& sender() { return *sender_; }
+    // What encoding the frozen layers lost; empty where slabs are the file's own blocks, or not encoded.
+    const EncodeErrors& encode_errors() const { return encode_errors_; }
     size_t host_slab_bytes() const { return slabs_->streamed_bytes(); }
     const RankSumBuffers& rank_sums() const { return memory_.rank_sums; }
     float* peer_gradients() const { return memory_.peer_gradients; }  // [ranks, shard_elems]; blocks' work destroys it
@@ -90,6 +96,7 @@ class Model {
     void final_norm_forward(const BlockContext& ctx);
     void head_logits(size_t first_row, size_t rows);
 
+    void fill_slab(int layer, std::byte* dst, BaseWeights& weights, const Options& options);
     void upload(const MicroBatch& batch);
     void send_tokens(const MicroBatch& batch);
     BlockContext context(const MicroBatch& batch, Purpose purpose);
@@ -108,6 +115,9 @@ class Model {
     ModelLayout layout_;
     uint64_t seed_;
     Stream compute_, transfer_;
+    EncodeErrors encode_errors_;
+    std::vector<std::byte> first_layer_;  // with copies_of_first_layer, while loading
+    std::unique_ptr<SlabCodec> codec_;    // null: slabs are as blocks read them
     std::shared_ptr<const offload::HostStore> slabs_;
     std::unique_ptr<offload::SlabSender> sender_;
     std::unique_ptr<offload::LayerOffloadManager> manager_;

@@ -187,7 +187,7 @@ void lay_out_streaming(ModelLayout& m) {
         options.resident_layers.resize(m.config.L);
         std::iota(options.resident_layers.begin(), options.resident_layers.end(), 0);
     }
-    m.ring = offload::RingPlan(offload::slab_bytes(m.layer_slabs()), options);
+    m.ring = offload::RingPlan(offload::slab_bytes(m.moved_slabs()), options);
     for (int l = 0; l < m.config.L; ++l)
         if (m.layer_is_frozen(l) && !m.ring.streams(l)) m.resident_frozen.push_back(l);
 }
@@ -318,16 +318,18 @@ size_t ModelLayout::cache_bytes() const {
 std::vector<PlanItem> ModelLayout::device_items() const {
     const offload::RingPlan& plan = ring;
     size_t resident_bytes = 0;
-    for (int l : resident_frozen) resident_bytes = plus(resident_bytes, layer(l).slab.total_bytes());
+    for (int l : resident_frozen) resident_bytes = plus(resident_bytes, moved_slab(l).total_bytes());
     const TrainedBytes t = trained_bytes(trained);
     using enum MemoryCategory;
     std::vector<PlanItem> items = {
         {weights_resident, "embeddings, final norm, head (frozen)", outside().slab.total_bytes()},
-        {weights_resident, std::to_string(resident_frozen.size()) + " frozen layers", resident_bytes},
+        {weights_resident, std::to_string(resident_frozen.size()) + " frozen layers" + kept_as_text(*this),
+         resident_bytes},
         {weights_resident, "rotary table", rotary_bytes},
         {ring,
          std::to_string(plan.slots()) + " slots for " + std::to_string(plan.streamed_layers()) + " streamed layers",
          times(plan.slots(), plan.slot_bytes())},
+        {ring, "work slab (one decoded layer)", work_slab_bytes},
         {MemoryCategory::trained, settings.lora ? "A and B" : "as layers read them", t.params},
         {MemoryCategory::trained, "float32 masters", t.master},
         {MemoryCategory::trained, "gradients", t.grads},
@@ -359,11 +361,12 @@ size_t ModelLayout::device_bytes() const {
 
 std::vector<std::pair<std::string, size_t>> ModelLayout::host_items() const {
     size_t streamed_bytes = 0, staging_bytes = 0;
-    for (int l : ring.streamed()) streamed_bytes = plus(streamed_bytes, layer(l).slab.total_bytes());
-    for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, layer(l).slab.total_bytes());
+    for (int l : ring.streamed()) streamed_bytes = plus(streamed_bytes, moved_slab(l).total_bytes());
+    for (int l : resident_frozen) staging_bytes = std::max(staging_bytes, moved_slab(l).total_bytes());
     std::vector<std::pair<std::string, size_t>> items = {
-        {"slabs of " + std::to_string(ring.streamed_layers()) + " streamed layers", streamed_bytes},
-        {"staging while loading", std::max(staging_bytes, outside().slab.total_bytes())},
+        {"slabs of " + std::to_string(ring.streamed_layers()) + " streamed layers" + kept_as_text(*this),
+         streamed_bytes},
+        {"staging while loading", std::max(staging_bytes, outer_staging_bytes())},
         {"trained tensors while saving or resuming",
          times(kTrainedHostCopies, times(trained.parameter_count(), sizeof(float)))}};
     std::erase_if(items, [](const auto& item) { return item.second == 0; });
@@ -382,6 +385,7 @@ ModelLayout make_layout(const ModelConfig& config, const ModelSettings& settings
     m.config = config;
     m.settings = settings;
     lay_out_weights(m);
+    lay_out_encoding(m);
     lay_out_streaming(m);
     lay_out_activations(m);
     lay_out_rank_sums(m);

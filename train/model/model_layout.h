@@ -5,6 +5,7 @@
 // memory account sees, byte by byte.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -17,15 +18,19 @@
 #include "train/files/adapter_config.h"
 #include "train/model/block_buffers.h"
 #include "train/model/carver.h"
+#include "train/model/encoded_slab.h"
 #include "train/model/trained_tensors.h"
 #include "train/spec/lora.h"
 #include "train/spec/model_config.h"
+#include "train/spec/slab_format.h"
 #include "train/spec/tensor_table.h"
 #include "train/spec/trained_table.h"
 
 namespace slab::train {
 
 inline constexpr int kMaxMicroBatchSize = 1 << 20, kMaxSequenceLen = 1 << 24;
+// Tensors outside the layers reach the device through at most so much host memory.
+inline constexpr size_t kOuterStagingBytes = size_t{256} << 20;
 
 struct ModelSettings {
     int B = 1;     // --micro-batch-size, up to kMaxMicroBatchSize
@@ -41,6 +46,8 @@ struct ModelSettings {
     int ranks = 1;                     // of the whole run
     int exchange_every = 1;            // micro-batches that a rank adds in place before gradients are exchanged
     size_t transport_bytes = 0;        // device memory of the library that carries gradients
+    SlabFormat slab_format = SlabFormat::bf16;  // of frozen layers, streamed or resident
+    StoredTypes stored_types;                   // of the base's matrices; slab_format as_is keeps them
 
     // Otherwise one rank adds all gradients in place, which gives the same bits without any of this.
     bool sums_in_order() const { return ranks > 1 || exchange_every > 1; }
@@ -115,6 +122,9 @@ struct ModelLayout {
     // Streaming.
     offload::RingPlan ring;
     std::vector<int> resident_frozen;  // frozen layers on the device
+    // How slabs lie in host memory, in slots and resident; empty: as blocks read them. [L]
+    std::vector<EncodedSlab> encoded;
+    size_t work_slab_bytes = 0;  // the largest decoded layer; 0: nothing is decoded
 
     // Activations.
     int activation_sets = 1;  // block activation sets held at once
@@ -140,13 +150,21 @@ struct ModelLayout {
     bool peer_gradients_over_activations = false;
 
     bool layer_is_frozen(int l) const { return layer(l).slab.total_bytes() != 0; }
-    std::vector<offload::SlabLayout> layer_slabs() const;  // [L]
+    bool is_encoded() const { return !encoded.empty(); }
+    std::vector<offload::SlabLayout> layer_slabs() const;  // [L] as blocks read them
+    std::vector<offload::SlabLayout> moved_slabs() const;  // [L] as they are stored and copied
+    const offload::SlabLayout& moved_slab(int l) const {
+        return is_encoded() ? encoded.at(static_cast<size_t>(l)).moved : layer(l).slab;
+    }
     int residual_buffer(int layer_boundary) const;  // which buffer holds the input of this layer (L: the last output)
     int activation_set(int layer) const;
 
     std::vector<int> training_visits() const;  // of one micro-batch: 0..L-1, then L-1 down to the lowest trained layer
     std::vector<int> evaluation_visits() const;  // 0..L-1
     size_t cache_bytes() const;                  // keys and values of all layers
+
+    // Host memory through which the outside reaches the device.
+    size_t outer_staging_bytes() const { return std::min(outside().slab.total_bytes(), kOuterStagingBytes); }
 
     std::vector<PlanItem> device_items() const;
     size_t device_bytes() const;  // their sum

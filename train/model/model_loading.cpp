@@ -1,6 +1,7 @@
 // Each tensor is read once, straight to its place; only what goes to the device whole is staged.
 #include "train/model/model_loading.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <stdexcept>
 #include <utility>
@@ -24,6 +25,21 @@ std::vector<float> rotary_table_of(const ModelConfig& c, int positions) {
     return rotary_table(positions, c.HD, c.rope_theta, scaling);
 }
 
+// A frozen tensor outside the layers to the device, in runs of rows that the staging holds.
+void send_tensor(const TensorSpec& spec, BaseWeights& weights, const HostMemory& staging, std::byte* dst,
+                 Stream& stream, data::StopToken stop) {
+    const size_t row_bytes = spec.cols * sizeof(real), rows_at_once = std::max<size_t>(1, staging.bytes() / row_bytes);
+    for (const TensorPart& part : spec.parts)
+        for (size_t row = 0; row < part.rows; row += rows_at_once) {
+            const size_t rows = std::min(rows_at_once, part.rows - row);
+            weights.read_part_rows(spec, part, row, rows, reinterpret_cast<real*>(staging.data()),
+                                   stream.device().pool(), stop);
+            copy_async(dst, staging.data(), rows * row_bytes, CopyKind::host_to_device, stream);
+            stream.synchronize();  // the staging is filled anew
+            dst += rows * row_bytes;
+        }
+}
+
 }  // namespace
 
 void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, ThreadPool& pool, data::StopToken stop) {
@@ -33,15 +49,38 @@ void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, T
                          stop);
 }
 
+void read_moved_slab(const ModelLayout& layout, int layer, BaseWeights& weights, std::byte* dst, ThreadPool& pool,
+                     data::StopToken stop, EncodeErrors& errors) {
+    const TensorGroup& group = layout.layer(layer);
+    if (!layout.is_encoded()) return read_slab(group, weights, dst, pool, stop);
+    for (const EncodedPiece& piece : layout.encoded.at(static_cast<size_t>(layer)).pieces) {
+        const TensorSpec& spec = group.tensors.at(piece.tensor).spec;
+        std::byte* const to = dst + piece.moved_offset_bytes;
+        if (piece.format != BlockFormat::plain) {
+            const TensorPart& part = spec.parts.at(piece.first_part);
+            const EncodeReport report = weights.read_encoded(spec, part, piece.format, to, pool, stop);
+            if (layout.settings.slab_format != SlabFormat::as_is) errors.add(part.key, report);
+            continue;
+        }
+        real* plain = reinterpret_cast<real*>(to);
+        for (size_t part = piece.first_part; part < piece.first_part + piece.parts; ++part) {
+            weights.read_part(spec, spec.parts.at(part), plain, pool, stop);
+            plain += spec.parts.at(part).rows * spec.cols;
+        }
+    }
+}
+
 void load_outer(const ModelLayout& layout, BaseWeights& weights, ModelMemory& memory, Stream& stream,
                 data::StopToken stop) {
     Device& device = stream.device();
-    if (const size_t bytes = layout.outside().slab.total_bytes(); bytes != 0) {
-        // One copy at the start: not worth locking pages for.
+    const TensorGroup& group = layout.outside();
+    if (const size_t bytes = layout.outer_staging_bytes(); bytes != 0) {
+        // Copies at the start: not worth locking pages for.
         const HostMemory staging(bytes, device.numa_node(), "embeddings, final norm, head");
-        read_slab(layout.outside(), weights, staging.data(), device.pool(), stop);
-        copy_async(memory.outer_weights.data(), staging.data(), staging.bytes(), CopyKind::host_to_device, stream);
-        stream.synchronize();
+        for (const Placed& tensor : group.tensors)
+            if (tensor.in_slab)
+                send_tensor(tensor.spec, weights, staging,
+                            memory.outer_weights.data() + group.slab.offset_bytes(*tensor.in_slab), stream, stop);
     }
     if (layout.config.rotary) {
         const std::vector<float> table = rotary_table_of(layout.config, layout.rotary_positions);

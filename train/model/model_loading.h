@@ -9,6 +9,7 @@
 #include "data/base/stop_token.h"
 #include "kernels/runtime/runtime.h"
 #include "train/files/base_weights.h"
+#include "train/model/encode_errors.h"
 #include "train/model/model_layout.h"
 #include "train/model/model_memory.h"
 #include "train/model/trained_tensors.h"
@@ -18,7 +19,13 @@ namespace slab::train {
 // The group's frozen tensors into slab memory on the host, group.slab.total_bytes() long.
 void read_slab(const TensorGroup& group, BaseWeights& weights, std::byte* dst, ThreadPool& pool, data::StopToken stop);
 
-// The frozen tensors outside the layers, and the rotary table. Blocks.
+// The frozen tensors of layer `layer` as slabs are stored and copied, into host memory
+// [layout.moved_slab(layer).total_bytes()]. `errors` gets what encoding them lost.
+void read_moved_slab(const ModelLayout& layout, int layer, BaseWeights& weights, std::byte* dst, ThreadPool& pool,
+                     data::StopToken stop, EncodeErrors& errors);
+
+// The frozen tensors outside the layers, through layout.outer_staging_bytes() of host memory, and the rotary table.
+// Blocks.
 void load_outer(const ModelLayout& layout, BaseWeights& weights, ModelMemory& memory, Stream& stream,
                 data::StopToken stop);
 

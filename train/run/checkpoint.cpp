@@ -15,6 +15,7 @@
 #include "data/base/error.h"
 #include "data/base/json_file.h"
 #include "train/files/adapter_files.h"
+#include "train/files/adapter_record.h"
 #include "train/files/model_directory.h"
 #include "train/files/safetensors.h"
 #include "train/files/safetensors_writer.h"
@@ -235,6 +236,8 @@ void save_result(const fs::path& directory, Model& model, const SaveContext& con
     data::write_file_atomically(
         directory / kAdapterConfigFile,
         adapter_config_json(*context.layout.settings.lora, context.layout.config, context.base_model));
+    if (!context.adapter_record.empty())
+        data::write_file_atomically(directory / kAdapterRecordFile, context.adapter_record);
 }
 
 void save_checkpoint(const fs::path& directory, Model& model, const SaveContext& context, TrainerState state) {

@@ -5,6 +5,7 @@
 //   checkpoint-100/   adapter_model.safetensors and adapter_config.json. Trained in full, model.safetensors,
 //                     config.json and, if the base has them, generation_config.json and tokenizer files.
 //                     Always optimizer.safetensors (exp_avg.<key>, exp_avg_sq.<key>) and trainer_state.json.
+//                     Beside an adapter slabstream.json says which numbers it was trained on.
 //   adapter or model  The result, as in a checkpoint. The base's tokenizer files lie beside an adapter too.
 //   log.jsonl, config.toml
 #pragma once
@@ -56,6 +57,7 @@ struct SaveContext {
     std::vector<Companion> companions;  // files that belong beside a whole model
     std::ostream& notes;                // gets a note of each that could not be copied
     std::function<void()> alive = {};   // called for each tensor
+    std::string adapter_record = {};    // text of slabstream.json beside an adapter; "": none
 };
 
 // The trained result alone into an existing directory: an adapter, or a whole Hugging Face model. Throws data::IoError

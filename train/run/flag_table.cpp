@@ -61,6 +61,9 @@ const char* full_training(const TrainOptions& o) {
     if (o.adapter != "none") return nullptr;
     return o.freeze_layers >= 0 ? "freeze-layers" : "adapter";
 }
+const char* nothing_frozen(const TrainOptions& o) {
+    return o.freeze_layers > 0 ? nullptr : full_training(o);
+}
 const char* max_steps(const TrainOptions& o) {
     return o.max_steps > 0 ? "max-steps" : nullptr;
 }
@@ -72,7 +75,8 @@ const char* likeliest_token(const TrainOptions& o) {
 }
 
 constexpr const char kData[] = "Model and data", kTrains[] = "What trains", kTraining[] = "Training",
-                     kMemory[] = "Memory", kRanks[] = "Several GPUs", kRun[] = "The run";
+                     kMemory[] = "Memory", kRanks[] = "Several GPUs", kRun[] = "The run",
+                     kHidden[] = "";  // not in --help
 
 // clang-format off
 const Flag kFlags[] = {
@@ -163,6 +167,14 @@ const Flag kFlags[] = {
      "device memory to use at most, e.g. 12G; default: what is free less 5%"},
     {"recompute", kMemory, &OffloadFlags::recompute,
      "none, or block: keep block inputs only; default block when offloading", {.choices = {"none", "block"}}},
+    // The identity has q8_0 and nf4, which change the numbers.
+    {"slab-format", kMemory, &O::slab_format,
+     "what frozen layers are kept as: bf16; q8_0 or nf4 (8.5 and 4.5 bits a weight, made while loading); as-is (the "
+     "blocks of the file). Default as-is for 4-bit directories and for GGUF blocks that stream, else bf16",
+     {.choices = {"bf16", "q8_0", "nf4", "as-is"}, .idle_beside = nothing_frozen, .default_may_idle = true}},
+    {"load-in-4bit", kMemory, &O::load_in_4bit, "--slab-format nf4, or as-is for a directory in 4 bits",
+     {.idle_beside = nothing_frozen, .default_may_idle = true}},
+    {"load-in-8bit", kHidden, &O::load_in_8bit, "refused, with what to give instead", {.in_config_file = false}},
 
     {"gpus", kRanks, &O::gpus,
      "how many, all, or which: 0,1,3; one named twice (0,0) is shared. A step has gradient-accumulation-steps "

@@ -63,6 +63,9 @@ std::map<std::string, std::string> identity_of(const TrainOptions& options, cons
     id[kTokensName] = format_text("%016" PRIx64, train_data.file().content_hash());
     id["precision of the build"] = kPrecision;
     if (kBackend == Backend::cuda && generic_kernels_forced()) id["SLABSTREAM_GENERIC_KERNELS"] = "1";
+    // Other formats are the base's own numbers, and older checkpoints know no format.
+    const SlabFormat format = layout.settings.slab_format;
+    if (layout.is_encoded() && format != SlabFormat::as_is) id["--slab-format"] = slab_format_name(format);
     if (lora) {
         std::string& layers = id["layers_to_transform"];
         for (const int layer : lora->layers_to_transform) layers += (layers.empty() ? "" : ",") + std::to_string(layer);

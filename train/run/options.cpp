@@ -137,6 +137,10 @@ void check_together(const TrainOptions& o) {
             "a directory for the adapter and checkpoints");
     require(o.adapter_in.empty() || o.adapter == "lora", "--adapter-in " + o.adapter_in,
             "goes on training a LoRA adapter, and this run trains none", "--adapter lora");
+    require(!o.load_in_8bit, "--load-in-8bit", "LLM.int8, which computes with 8-bit numbers, is not implemented",
+            "--slab-format q8_0, which keeps frozen weights in 8.5 bits");
+    require(!o.load_in_4bit || o.slab_format.empty() || o.slab_format == "nf4" || o.slab_format == "as-is",
+            "--load-in-4bit and --slab-format " + o.slab_format, "exclude each other", "one of them");
     require(o.eval_steps == 0 || o.val_set_size != 0 || !o.val_data.empty(),
             "--eval-steps " + std::to_string(o.eval_steps), "there is nothing to evaluate on",
             "--val-data or --val-set-size beside it");

@@ -51,6 +51,8 @@ struct TrainOptions {
     uint64_t seed = 42;
 
     OffloadFlags offload;
+    std::string slab_format;  // "": by the base; else a name of SlabFormat
+    bool load_in_4bit = false, load_in_8bit = false;
     int threads = 0;
 
     std::string gpus;  // "": one; see parse_gpus

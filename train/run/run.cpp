@@ -15,6 +15,7 @@
 #include "train/run/run_plan.h"
 #include "train/run/run_steps.h"
 #include "train/run/session.h"
+#include "train/run/slab_choice.h"
 #include "train/spec/text.h"
 
 namespace slab::train {
@@ -47,7 +48,11 @@ auto load(RunPlan& plan, data::StopToken stop, std::ostream& out, const Open& op
 
 // What lies where, and the link's rate.
 void report(const RunPlan& plan, Session& session, bool first, std::ostream& out) {
-    if (first) out << session.model->offload().report() << "\n" << std::flush;
+    if (first) {
+        out << session.model->offload().report() << "\n" << std::flush;
+        const std::string slabs = slabs_line(plan.layout, session.model->encode_errors());
+        if (!slabs.empty()) out << slabs << "\n";
+    }
     if (plan.layout.ring.streamed().empty()) return;
     if (first) out << "host memory: " << session.model->slabs().report() << "\n";
     session.link_gbps = measure_link_gbps(*session.model);

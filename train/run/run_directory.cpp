@@ -7,6 +7,7 @@
 
 #include "data/base/error.h"
 #include "data/base/output_paths.h"
+#include "train/files/adapter_record.h"
 #include "train/files/model_directory.h"
 #include "train/run/checkpoint.h"
 #include "train/run/idle_flags.h"
@@ -25,7 +26,7 @@ constexpr const char* kLogFile = "log.jsonl";
 
 // The files of a result of either kind: adapter and model in one directory would be ambiguous.
 std::vector<std::string> result_files(bool whole_model, const std::vector<Companion>& companions) {
-    std::vector<std::string> names = {kAdapterWeightsFile, kAdapterConfigFile, kModelWeightsFile};
+    std::vector<std::string> names = {kAdapterWeightsFile, kAdapterConfigFile, kAdapterRecordFile, kModelWeightsFile};
     if (whole_model) names.insert(names.end(), {kModelIndexFile, kModelConfigFile});
     for (const Companion& file : companions) names.push_back(file.name);
     return names;

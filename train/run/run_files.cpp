@@ -10,6 +10,7 @@
 #include "data/base/atomic_file.h"
 #include "data/base/error.h"
 #include "data/base/local_time.h"
+#include "train/files/adapter_record.h"
 #include "train/files/model_directory.h"
 #include "train/run/identity.h"
 #include "train/run/run_directory.h"
@@ -25,28 +26,40 @@ using nlohmann::json;
 
 namespace {
 
+// Of the slabs as they are: bf16 where no tensor is in blocks.
+SlabFormat slab_format_of(const ModelLayout& layout) {
+    return layout.is_encoded() ? layout.settings.slab_format : SlabFormat::bf16;
+}
+
 json start_event(const RunPlan& plan, Session& session, int64_t step) {
     const ModelLayout& layout = plan.layout;
     const char* const offload =
         layout.ring.streamed().empty() ? (plan.flags.offload.layer_offloading ? "inactive" : "off") : "active";
-    return {{"event", "start"},
-            {"step", step},
-            {"max_steps", plan.steps},
-            {"output_dir", path_to_run(log_path(plan.flags), plan.output_dir())},
-            {"model", describe(plan.config)},
-            {"device", session.device->name()},
-            {"ranks", plan.ranks()},
-            {"exchange_every", plan.flags.exchange_every},
-            {"precision", kPrecision},
-            {"trained_parameters", layout.trained.parameter_count()},
-            {"offload", offload},
-            {"streamed_layers", layout.ring.streamed().size()},
-            {"slots", layout.ring.slots()},
-            {"slot_bytes", layout.ring.slot_bytes()},
-            {"num_prefetch", layout.settings.num_prefetch},
-            {"recompute", layout.settings.recompute == Recompute::block ? "block" : "none"},
-            {"planned_device_bytes", planned_bytes(*session.device, layout)},
-            {"host_slab_bytes", session.model->host_slab_bytes()}};
+    json event = {{"event", "start"},
+                  {"step", step},
+                  {"max_steps", plan.steps},
+                  {"output_dir", path_to_run(log_path(plan.flags), plan.output_dir())},
+                  {"model", describe(plan.config)},
+                  {"device", session.device->name()},
+                  {"ranks", plan.ranks()},
+                  {"exchange_every", plan.flags.exchange_every},
+                  {"precision", kPrecision},
+                  {"trained_parameters", layout.trained.parameter_count()},
+                  {"offload", offload},
+                  {"streamed_layers", layout.ring.streamed().size()},
+                  {"slots", layout.ring.slots()},
+                  {"slot_bytes", layout.ring.slot_bytes()},
+                  {"num_prefetch", layout.settings.num_prefetch},
+                  {"recompute", layout.settings.recompute == Recompute::block ? "block" : "none"},
+                  {"planned_device_bytes", planned_bytes(*session.device, layout)},
+                  {"slab_format", slab_format_name(slab_format_of(layout))},
+                  {"host_slab_bytes", session.model->host_slab_bytes()}};
+    if (const EncodeErrors& errors = session.model->encode_errors(); !errors.empty()) {
+        event["slab_error_mean"] = errors.mean();
+        event["slab_error_worst"] = errors.worst();
+        event["slab_error_worst_tensor"] = errors.worst_tensor();
+    }
+    return event;
 }
 
 // A name for the validation rows: losses over different rows are not compared.
@@ -76,6 +89,11 @@ RunFiles::RunFiles(RunPlan& plan, std::ostream& out) : plan_(plan), out_(out), o
     state.samples_per_step = plan.samples_per_step();
     state.base_fingerprint = plan.weights->fingerprint(plan.config);
     state.first_start = data::local_time_text(plan.first_start);
+    if (flags.adapter_in.empty()) return;
+    const auto record = read_adapter_record(flags.adapter_in);
+    if (!record) return;
+    if (const auto other = other_numbers(*record, slab_format_of(plan.layout), state.base_fingerprint); !other.empty())
+        out_ << "note: the adapter of --adapter-in " << other << "\n";
 }
 
 RunFiles::RunFiles(RunPlan& plan, const RunFiles& leader, Comm& comm, std::ostream& out)
@@ -210,6 +228,7 @@ SaveContext RunFiles::save_context(Session& session) const {
                         plan_.config_json, plan_.companions, out_};
     if (Comm* const comm = session.loop->comm(); comm != nullptr)
         context.alive = [comm, step = state.step] { comm->alive({"saving step", step}); };
+    context.adapter_record = adapter_record_json(record_of(session));
     return context;
 }
 
@@ -221,6 +240,18 @@ void RunFiles::write_checkpoint(Session& session) {
                             " was not saved: " + sentence(error.what()) + " " + way_on());
     }
     saved_step_ = state.step;
+}
+
+AdapterRecord RunFiles::record_of(Session& session) const {
+    AdapterRecord record;
+    record.slab_format = slab_format_of(plan_.layout);
+    record.base_fingerprint = state.base_fingerprint;
+    if (const EncodeErrors& errors = session.model->encode_errors(); !errors.empty()) {
+        record.mean_error = errors.mean();
+        record.worst_error = errors.worst();
+        record.worst_tensor = errors.worst_tensor();
+    }
+    return record;
 }
 
 bool RunFiles::save(Session& session) {

@@ -13,6 +13,7 @@
 
 #include "data/base/atomic_file.h"
 #include "data/base/output_directory.h"
+#include "train/files/adapter_record.h"
 #include "train/run/checkpoint.h"
 #include "train/run/run_log.h"
 #include "train/run/run_plan.h"
@@ -73,6 +74,7 @@ class RunFiles {
     bool consider_best();
     void write_checkpoint(Session& session);
     void prune();
+    AdapterRecord record_of(Session& session) const;
     SaveContext save_context(Session& session) const;
 
     RunPlan& plan_;

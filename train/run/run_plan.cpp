@@ -23,6 +23,7 @@
 #include "train/run/run_directory.h"
 #include "train/run/run_setup.h"
 #include "train/run/session.h"
+#include "train/run/slab_choice.h"
 #include "train/run/trace_file.h"
 #include "train/spec/text.h"
 
@@ -162,7 +163,11 @@ RunPlan::RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream
     settings.ranks = ranks();
     settings.exchange_every = flags.exchange_every;
     settings.transport_bytes = check_transport(flags.transport, gpus);
+    if (!flags.from_scratch) settings.stored_types = stored_types_of(base, config);
+    const SlabChoice slabs = choose_slab_format(flags, settings.stored_types, data::is_gguf_file(base));
+    settings.slab_format = slabs.format;
     note_settings(flags, config, settings, out);
+    for (const std::string& note : slabs.notes) out << "note: " << note << "\n";
     if (flags.plan && !flags.from_scratch) check_weights(base, config, out);
     out << describe(config) << "\n";
     devices = open_devices(flags.threads, flags.offload, gpus);
@@ -170,6 +175,7 @@ RunPlan::RunPlan(const TrainOptions& options, data::StopToken stop, std::ostream
     layout = plan_layout(device, config, settings, flags.offload);
     fits_ = fits_budget(device, layout);
     note_offload(flags.offload, layout, out);
+    for (const std::string& note : plain_tensor_notes(layout)) out << "note: " << note << "\n";
     out << "trains " << count_text(layout.trained.parameter_count()) << " parameters in "
         << layout.trained.tensors().size() << " tensors on " << device.name() << " (" << kPrecision << ")\n";
     if (in_team()) note_ranks(*this, out);
@@ -197,7 +203,8 @@ void RunPlan::print_layout(std::ostream& out) const {
     if (const size_t free_bytes = device.available_bytes(); account.budget_bytes() > free_bytes && free_bytes != 0)
         out << "note: the budget is more than the " << memory_text(free_bytes) << " that the GPU has free now\n";
     if (!flags.from_scratch && data::is_gguf_file(base))
-        out << "base model\n  " << describe_gguf(data::GgufFile(base), config, sizeof(real)) << "\n";
+        out << "base model\n  " << describe_gguf(data::GgufFile(base), config, sizeof(real), layout.is_encoded())
+            << "\n";
     out << std::flush;
 }
 

@@ -21,7 +21,7 @@ void add_streaming(const ModelLayout& layout, Session& session, const StepTotals
     if (layout.ring.streamed().empty()) return;
     const size_t all_slabs =
         std::accumulate(layout.ring.streamed().begin(), layout.ring.streamed().end(), size_t{0},
-                        [&](size_t sum, int l) { return sum + layout.layer(l).slab.total_bytes(); });
+                        [&](size_t sum, int l) { return sum + layout.moved_slab(l).total_bytes(); });
     uint64_t visits = 0;  // of streamed layers, in one micro-batch
     for (const int layer : layout.training_visits())
         visits += std::binary_search(layout.ring.streamed().begin(), layout.ring.streamed().end(), layer);

@@ -39,6 +39,7 @@ struct ModelConfig {
     RotaryScaling rope_scaling;
     int sliding_window = 0;                   // most tokens that a limited layer looks back; 0: no layer is limited
     std::vector<std::string> layer_types;     // as in config.json ("full_attention", ...); empty where it has none
+    bool stored_in_4bit = false;              // matrices may be bitsandbytes' nf4 (quantization_config)
     int bos_token = -1, eos_token = -1;       // -1 when absent
     std::vector<std::string> notices;         // a sentence each, about keys that were ignored or assumed
     std::vector<std::string> weight_notices;  // about stored tensors that contradict the config

@@ -21,7 +21,7 @@ TEST_SUITE("cpu") {
         bench.run_well("a", {{"--val-set-size", "3"}, {"--lora-dropout", "0.1"}});
         CHECK(names_in(bench.run_dir("a")) == std::vector<std::string>{"adapter_config.json",
                                                                        "adapter_model.safetensors", "checkpoint-5",
-                                                                       "config.toml", "log.jsonl"});
+                                                                       "config.toml", "log.jsonl", "slabstream.json"});
         CHECK(bench.adapter("a") == content(bench.run_dir("a") / "checkpoint-5" / "adapter_model.safetensors"));
         const auto steps = steps_of(bench.run_dir("a"));
         REQUIRE(steps.size() == 5);
@@ -95,9 +95,9 @@ TEST_SUITE("cpu") {
     TEST_CASE("training: --save-steps and --save-total-limit keep the newest checkpoints") {
         const Bench bench;
         bench.run_well("a", {{"--save-steps", "1"}, {"--save-total-limit", "2"}});
-        CHECK(names_in(bench.run_dir("a")) == std::vector<std::string>{"adapter_config.json",
-                                                                       "adapter_model.safetensors", "checkpoint-4",
-                                                                       "checkpoint-5", "config.toml", "log.jsonl"});
+        CHECK(names_in(bench.run_dir("a")) ==
+              std::vector<std::string>{"adapter_config.json", "adapter_model.safetensors", "checkpoint-4",
+                                       "checkpoint-5", "config.toml", "log.jsonl", "slabstream.json"});
         bench.run_well("plain");
         CHECK(bench.adapter("a") == bench.adapter("plain"));  // saving leaves no trace
     }

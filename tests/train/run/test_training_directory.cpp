@@ -52,7 +52,7 @@ TEST_SUITE("cpu") {
                       "holds adapter_model.safetensors of an earlier run", adapter);
         // A restart loop's first two starts: into nothing, and into what a run leaves that got to no checkpoint.
         fs::remove(adapter);
-        fs::remove(bench.run_dir("a") / "adapter_config.json");
+        for (const char* name : {"adapter_config.json", "slabstream.json"}) fs::remove(bench.run_dir("a") / name);
         bench.run_well("a", last);
         bench.run_well("loop", last);
     }
@@ -76,7 +76,8 @@ TEST_SUITE("cpu") {
             foreign(name, full);
             foreign(name, frozen);
         }
-        for (const char* name : {"adapter_config.json", "adapter_model.safetensors", "model.safetensors"})
+        for (const char* name :
+             {"adapter_config.json", "adapter_model.safetensors", "slabstream.json", "model.safetensors"})
             foreign(name, lora);
         foreign("config.toml", lora);
         foreign("config.toml", full);
@@ -91,7 +92,7 @@ TEST_SUITE("cpu") {
         bench.run_well("own", from_own);
         // What a run wrote may name itself, as a restart does.
         fs::remove_all(bench.run_dir("own") / "checkpoint-1");
-        for (const char* name : {"adapter_model.safetensors", "adapter_config.json"})
+        for (const char* name : {"adapter_model.safetensors", "adapter_config.json", "slabstream.json"})
             fs::remove(bench.run_dir("own") / name);
         from_own["--config"] = own.string();
         bench.run_well("own", from_own);

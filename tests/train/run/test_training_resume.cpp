@@ -113,7 +113,8 @@ TEST_SUITE("cpu") {
                                             "checkpoint-6",
                                             "checkpoint-7",
                                             "config.toml",
-                                            "log.jsonl"};
+                                            "log.jsonl",
+                                            "slabstream.json"};
         CHECK(names_in(bench.run_dir("whole")) == std::vector<std::string>(kept.begin(), kept.end()));
         const auto state_of = [&](const std::string& run, const std::string& checkpoint) {
             return json::parse(content(bench.run_dir(run) / checkpoint / "trainer_state.json"));
