@@ -1,7 +1,7 @@
 #!/bin/bash
 # What only a GPU can show, gathered into dev/gpu_report.md.
 #
-#     dev/gpu_report.sh [suites] [bench] [multi] [cards] [pictures] [sanitizer]     or all, the default
+#     dev/gpu_report.sh [suites] [bench] [encoded] [multi] [cards] [pictures] [sanitizer]     or all, the default
 #     dev/gpu_report.sh assemble                                            the report alone, from the sections there
 #
 # Each part fits 8 minutes on one H200 with 16 cores. As it goes it writes its own section to build/gpu_report/
@@ -26,6 +26,7 @@ bf16=build-cuda-bf16 fp32=build-cuda-fp32
 . dev/gpu_report.d/common.sh
 . dev/gpu_report.d/suites.sh
 . dev/gpu_report.d/bench.sh
+. dev/gpu_report.d/encoded.sh
 . dev/gpu_report.d/multi.sh
 . dev/gpu_report.d/cards.sh
 . dev/gpu_report.d/pictures.sh
@@ -79,6 +80,7 @@ for name in $parts; do
     case $name in
         suites) run_part suites "Suites" ;;
         bench) run_part bench "Benchmarks" ;;
+        encoded) run_part encoded "Slabs in blocks" ;;
         multi) run_part multi "Several ranks" ;;
         cards) run_part cards "Models within the memory of common cards" ;;
         pictures) run_part pictures "Pictures" ;;

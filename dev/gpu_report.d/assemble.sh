@@ -2,7 +2,7 @@
 #
 # The caller has set dir and hash. report_parts: every part, in the report's order.
 
-report_parts="suites bench multi cards pictures sanitizer"
+report_parts="suites bench encoded multi cards pictures sanitizer"
 
 # One line for all sections given: hardware, checks, tests, sanitizer errors, the range of streamed / floor. A second
 # line for each check that failed or was left out.

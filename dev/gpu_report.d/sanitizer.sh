@@ -2,8 +2,9 @@
 # own tests. Sourced, not run.
 #
 # The program llama is a fresh model whose head size takes Hopper's own attention; it samples, too. The program
-# llama-generic is the same on the kernels that every card has. The program gpt2 is a GPT-2 case (LayerNorm, GELU,
-# biases), qwen3 is Qwen3 trained in full. The tests "kernels" are every kernel at odd sizes, "attention" every head size.
+# llama-generic is the same on the kernels that every card has. The program blocks trains a GGUF file as it is. The
+# program gpt2 is a GPT-2 case (LayerNorm, GELU, biases), qwen3 is Qwen3 trained in full. The tests "kernels" are every
+# kernel at odd sizes, "attention" every head size.
 #
 # initcheck runs llama in float32, and no tests. On Hopper the matrix library's larger bf16 products write through the
 # copy engine. This is invisible to initcheck, which would report every reader of those products.
@@ -15,7 +16,7 @@ kernel_tests='*test_kernels_gpu.cpp,*test_matmul_gpu.cpp,*test_loss_optimizer_gp
 # GPU_REPORT_PROGRAMS="attention" runs these programs alone. Their lines replace those of an earlier section of the same
 # sources, as after a mended test.
 programs_of() {  # TOOL
-    local program all="llama llama-generic gpt2 qwen3 kernels attention"
+    local program all="llama llama-generic blocks gpt2 qwen3 kernels attention"
     [ "$1" = initcheck ] && all="llama gpt2"
     for program in $all; do
         case " ${GPU_REPORT_PROGRAMS:-$all} " in *" $program "*) echo "$program" ;; esac
@@ -43,6 +44,9 @@ sanitizer_program() {  # PROGRAM TOOL: the command of a program, as words in $co
         "${length[@]}" --output-dir "$work/run-$2-$1")
     case $1 in
         llama) command=("${train[@]}") ;;
+        blocks) command=("$build/train_gpt" --base-model "$work/blocks.gguf" --train-data "$work/data/train.bin"
+            --sequence-len 160 --lora-r 8 --layer-offloading --num-slots 2 --max-steps 1
+            --output-dir "$work/run-$2-$1") ;;
         llama-generic) command=(env SLABSTREAM_GENERIC_KERNELS=1 "${train[@]}") ;;
         gpt2) command=("$bf16/parity_gpt" tests/fixtures/gpt2 --layer-offloading --num-slots 2) ;;
         qwen3) command=("$bf16/parity_gpt" tests/fixtures/full_qwen3_freeze1 --layer-offloading --num-slots 2) ;;
@@ -106,7 +110,8 @@ part_sanitizer() {
     fi
     sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
     say "llama: \`train_gpt --from-scratch --layer-offloading --num-slots 2 --lora-dropout 0.1 --max-steps 2\`," \
-        "3 layers of hidden size 128 with heads of 64, T 160; generic: with \`SLABSTREAM_GENERIC_KERNELS=1\`; gpt2:" \
+        "3 layers of hidden size 128 with heads of 64, T 160; generic: with \`SLABSTREAM_GENERIC_KERNELS=1\`;" \
+        "blocks: a GGUF file of Q4_K and Q6_K, \`--layer-offloading\`; gpt2:" \
         "\`parity_gpt tests/fixtures/gpt2 --layer-offloading --num-slots 2\`; qwen3: the same of" \
         "\`full_qwen3_freeze1\`; kernels, attention: their tests of suite gpu. In bf16, but llama under initcheck in" \
         "float32, since on Hopper it does not see what large bf16 matrix products write, and one step under racecheck."
@@ -122,6 +127,8 @@ part_sanitizer() {
     fi
     write_tokens
     write_config "$work/tiny" 128 352 3 2
+    run make-blocks 20 python3 dev/gpu_report.d/make_blocks.py "$work/blocks.gguf" --layers 3 --hidden 256 \
+        --intermediate 512 --heads 4 --vocab 260
     local tool program
     # Without the tool first: a failure here is not the tool's.
     sanitizer_program llama plain
