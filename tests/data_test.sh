@@ -98,8 +98,12 @@ cp -r "$base" "$model"
 } > "$model/tokenizer.json"
 echo '{"eos_token": "<|endoftext|>"}' > "$model/tokenizer_config.json"
 cat > "$model/chat_template.jinja" <<- 'END'
-	{% for message in messages %}{% if loop.first and message['role'] != 'system' %}{{ '<|im_start|>system\nHelp.<|im_end|>\n' }}
-	{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}
+	{% for message in messages %}
+	{% if loop.first and message['role'] != 'system' %}
+	{{- '<|im_start|>system\nHelp.<|im_end|>\n' }}
+	{%- endif %}
+	{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}
+	{%- endfor %}
 END
 for ((i = 0; i < 10; i++)); do
     printf '{"messages": [{"role": "user", "content": "Hi <|im_end|> %d"}, {"role": "assistant", "content": "Ho"},' $i
