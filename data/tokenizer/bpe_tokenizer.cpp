@@ -66,8 +66,8 @@ std::vector<AddedToken> chosen(const std::vector<AddedToken>& tokens, bool norma
     return out;
 }
 
-// Moves ranges and places of a text to its normal form, which has normal_bytes. A place within characters that are
-// joined there moves to their end.
+// Moves ranges and places of a text to its normal form, which has normal_bytes. No character joins with an ASCII one
+// after it, so the text is normalised up to such a character, and a place keeps its distance from there.
 void move_to_normal_form(std::string_view text, size_t normal_bytes, std::vector<TextRange>& ranges,
                          std::vector<size_t>& places) {
     std::vector<size_t*> all;
@@ -78,12 +78,22 @@ void move_to_normal_form(std::string_view text, size_t normal_bytes, std::vector
     for (size_t& place : places) all.push_back(&place);
     std::stable_sort(all.begin(), all.end(), [](const size_t* a, const size_t* b) { return *a < *b; });
     std::string normal_form;
+    const auto normal_size = [&](std::string_view piece) {
+        return to_nfc(piece, normal_form) ? piece.size() : normal_form.size();
+    };
+    const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
     size_t done = 0, moved = 0;
     for (size_t* const at : all) {
-        const std::string_view piece = text.substr(done, *at - done);
-        done = *at;
-        moved += to_nfc(piece, normal_form) ? piece.size() : normal_form.size();
-        *at = std::min(moved, normal_bytes);
+        if (*at >= text.size()) {
+            *at = normal_bytes;
+            continue;
+        }
+        size_t cut = *at, begin = *at;  // the ASCII character, and the place's own
+        while (begin > done && continues(begin)) --begin;
+        while (cut > done && static_cast<unsigned char>(text[cut]) >= 0x80) --cut;
+        moved += normal_size(text.substr(done, cut - done));
+        done = cut;
+        *at = std::min(moved + normal_size(text.substr(done, begin - done)), normal_bytes);
     }
     for (size_t& place : places) place = std::min(place, normal_bytes == 0 ? 0 : normal_bytes - 1);
 }

@@ -1,7 +1,7 @@
 // What a model's files say about conversations: chat templates in Jinja's language, and the tokens that they name.
 //
-// As in transformers, chat_template.jinja counts before "chat_template" of tokenizer_config.json. The latter is a text, a
-// list of {"name", "template"}, or an object of names. chat_template.json, of older multi-modal models, counts last.
+// As in transformers, chat_template.jinja counts before "chat_template" of tokenizer_config.json. The latter is a text,
+// a list of {"name", "template"}, or an object of names. chat_template.json, of older multi-modal models, counts last.
 #pragma once
 
 #include <filesystem>

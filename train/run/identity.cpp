@@ -55,7 +55,7 @@ std::map<std::string, std::string> identity_of(const TrainOptions& options, cons
         if (flag.rules.identity == Identity::flag || (flag.rules.identity == Identity::adapter && lora))
             id[std::string("--") + flag.name] = identity_text(flag, decided);
 
-    if (options.exchange_every == 1) id.erase("--exchange-every");  // checkpoints without it were made so
+    if (options.exchange_every == 1) id.erase("--exchange-every");                // checkpoints without it were made so
     id["--chat-template"] = data::chat_template_identity(options.chat_template);  // a file counts by its text
 
     id[kStepsName] = std::to_string(steps);

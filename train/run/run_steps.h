@@ -76,8 +76,8 @@ class RunSteps {
     StepTotals totals_;
     double wait_ms_reported_ = 0;
     std::string side_failure_;  // on several ranks: of a log or trace, until all ranks know
-    int zero_gradients_ = 0;  // steps in a row, up to the last one collected, whose gradient was exactly 0
-    float last_loss_ = 0;     // of that step
+    int zero_gradients_ = 0;    // steps in a row, up to the last one collected, whose gradient was exactly 0
+    float last_loss_ = 0;       // of that step
     std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
     enum class Trace { before, during, after } trace_ = Trace::before;
 };

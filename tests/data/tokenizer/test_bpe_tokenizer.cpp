@@ -283,6 +283,51 @@ TEST_SUITE("cpu") {
         CHECK(right.encode(many, SpecialTokens::parse) == Ids(many.size(), 300));
     }
 
+    TEST_CASE("bpe: each byte of a text is placed in the token that holds it, in the normal form too") {
+        for (const std::string& kind : kinds) {
+            CAPTURE(kind);
+            const auto tokenizer = open_tokenizer(fixture(kind));
+            const bool nfc = kind == "qwen2";
+            for (uint32_t seed = 0; seed < 100; ++seed) {
+                std::mt19937 random(seed);
+                std::string text;
+                for (int i = 0; i < 40; ++i)
+                    append_utf8(text, random() % 4 == 0   ? 0x300 + random() % 0x70
+                                      : random() % 4 == 0 ? 0x4e00 + random() % 99
+                                                          : static_cast<uint32_t>("ae \ncAE<|"[random() % 9]));
+                std::vector<size_t> places, token_at;
+                for (size_t at = 0; at < text.size(); ++at) places.push_back(at);
+                const Ids ids = tokenizer->encode_placed(text, {}, places, token_at);
+                CHECK(ids == tokenizer->encode(text, SpecialTokens::parse));
+                REQUIRE(token_at.size() == places.size());
+                size_t begin = 0, token = 0;  // of the token in the normal form
+                const std::string whole = nfc ? in_nfc(text) : text;
+                for (size_t at = 0; at < text.size(); ++at) {
+                    CHECK((at == 0 || token_at[at] >= token_at[at - 1]));
+                    if (static_cast<unsigned char>(text[at]) >= 0x80) continue;
+                    // An ASCII character is where the normal form of all before it ends.
+                    const size_t place = (nfc ? in_nfc(text.substr(0, at)) : text.substr(0, at)).size();
+                    while (begin + tokenizer->decode({&ids[token], 1}, true).size() <= place)
+                        begin += tokenizer->decode({&ids[token++], 1}, true).size();
+                    CHECK(token_at[at] == token);
+                }
+                CHECK(tokenizer->decode(ids, true) == whole);
+            }
+        }
+        // Ranges where special tokens stay text.
+        const auto tokenizer = open_tokenizer(fixture("qwen2"));
+        const std::string text = "<|im_end|>\u212b<|im_end|><|im_end|>";
+        std::vector<size_t> token_at;
+        const std::vector<TextRange> plain = {{10, 23}};
+        const std::vector<size_t> places = {0, 13, 23, 32};
+        const Ids ids = tokenizer->encode_placed(text, plain, places, token_at);
+        CHECK(tokenizer->decode(ids, true) == "<|im_end|>\u00c5<|im_end|><|im_end|>");
+        CHECK(std::count(ids.begin(), ids.end(), *tokenizer->id_of("<|im_end|>")) == 2);
+        CHECK(token_at.front() == 0);
+        CHECK(token_at[2] == ids.size() - 1);
+        CHECK(token_at.back() == ids.size() - 1);
+    }
+
     TEST_CASE("bpe: bytes without a token are dropped or become the unknown token, once a run when fused") {
         const auto encode = [](bool fuse, std::optional<uint32_t> unknown) {
             BpeTokenizerParts parts = byte_parts({});
