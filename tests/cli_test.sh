@@ -328,8 +328,8 @@ prints "bench_step" '^moved 4\.0 slabs a step, 0 bytes back; '
 if ! on_cuda; then
     prints "bench_step" '^streamed peak device memory ([0-9,]+) bytes, planned \1 bytes$'
 fi
-refuses "bench_step's rank" "--lora-r: .*1 to 4096" bench --lora-r 4097
-refuses "bench_step's width" "--intermediate: .*1 to 4194304" bench --intermediate 4194305
+refuses "bench_step's rank" "--lora-r: .*1 to 4096" "$build/bench_step" --lora-r 4097
+refuses "bench_step's width" "--intermediate: .*1 to 4194304" "$build/bench_step" --intermediate 4194305
 refuses "bench_step's heads" "--heads 2 is no multiple of --kv-heads 3" bench --kv-heads 3
 
 # --- the run directory

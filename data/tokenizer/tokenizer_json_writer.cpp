@@ -1,6 +1,7 @@
 // The pieces of tokenizer.json in the order in which text passes through them.
 #include "data/tokenizer/tokenizer_json_writer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -63,6 +64,12 @@ std::optional<std::string> named(const GgufFile& file, const char* key) {
     return (*tokens)[static_cast<size_t>(id)];
 }
 
+// A token that is named becomes a special one, so an ordinary one must not be.
+bool is_added(const BpeTokenizerParts& parts, const std::string& text) {
+    return std::any_of(parts.added.begin(), parts.added.end(),
+                       [&](const AddedToken& token) { return token.text == text; });
+}
+
 std::string dump(const ordered_json& json) {
     return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
@@ -111,7 +118,7 @@ std::string tokenizer_config_json_of(const GgufFile& file) {
                                   {"eos_token", "tokenizer.ggml.eos_token_id"},
                                   {"pad_token", "tokenizer.ggml.padding_token_id"},
                                   {"unk_token", "tokenizer.ggml.unknown_token_id"}})
-        if (const auto text = named(file, id)) out[key] = *text;
+        if (const auto text = named(file, id); text && is_added(parts, *text)) out[key] = *text;
     if (const std::string arch = file.text("general.architecture", ""); file.has(arch + ".context_length"))
         out["model_max_length"] = file.integer(arch + ".context_length");
     if (const std::string jinja = file.text("tokenizer.chat_template", ""); !jinja.empty())

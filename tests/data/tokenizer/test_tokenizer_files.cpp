@@ -326,7 +326,9 @@ TEST_SUITE("cpu") {
             CAPTURE(kind);
             const FreshDirectory dir;
             GgufBuilder builder = as_gguf(kind, pre);
-            builder.set("tokenizer.ggml.padding_token_id", uint32_t{5});
+            const auto end = static_cast<uint32_t>(fixture(kind)["added_tokens"][0]["id"].get<size_t>());
+            builder.set("tokenizer.ggml.padding_token_id", end);
+            builder.set("tokenizer.ggml.unknown_token_id", uint32_t{5});  // an ordinary token
             put(dir.path / "model.gguf", builder.file());
             const GgufFile file(dir.path / "model.gguf");
             REQUIRE(has_writable_tokenizer(file));
@@ -344,7 +346,9 @@ TEST_SUITE("cpu") {
             CHECK(written->adds_bos() == (kind == "llama3"));
             CHECK(written->notes().empty());
             CHECK(written->chat_template() == "a template");
-            CHECK(read_json_file(dir.path / "tokenizer_config.json").contains("pad_token"));
+            const json config = read_json_file(dir.path / "tokenizer_config.json");
+            CHECK(config["pad_token"] == config["eos_token"]);
+            CHECK(!config.contains("unk_token"));
             // Every part is what transformers reads, as it writes it.
             const json ours = read_json_file(dir.path / "tokenizer.json"), theirs = fixture(kind);
             for (const char* part : {"normalizer", "pre_tokenizer"}) CHECK(ours[part] == theirs[part]);
