@@ -121,8 +121,9 @@ TEST_SUITE("cpu") {
         CHECK_FALSE(changed->adds_bos());  // the post-processor's to say
         CHECK(changed->chat_template() == "{{ messages }}");
         put(config,
-            R"({"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]})");
+            R"({"chat_template": [{"name": "default", "template": "y"}, {"name": "tool_use", "template": "x"}]})");
         CHECK(open_tokenizer(dir.path)->chat_template() == "y");
+        CHECK(open_tokenizer(dir.path)->chat().tool_use == "x");
         put(dir.path / "chat_template.jinja", "from its own file");
         CHECK(open_tokenizer(dir.path / "tokenizer.json")->chat_template() == "from its own file");
         put(config, R"({"eos_token": "!"})");  // an ordinary token becomes a special one

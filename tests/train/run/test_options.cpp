@@ -64,7 +64,7 @@ std::vector<std::string> fields(const TrainOptions& o) {
         o.offload.resident_layers, o.offload.vram_budget, o.offload.recompute, o.threads, o.eval_steps, o.save_steps,
         o.save_total_limit, o.logging_steps, o.log, o.trace, o.trace_steps, o.sample, o.sample_tokens,
         o.sample_temperature, o.top_k, o.top_p, o.sample_chat, o.sample_packing, o.train_on_inputs, o.chat_template,
-         o.preview, o.preview_ids, o.slab_format, o.load_in_4bit);
+        o.preview, o.preview_ids, o.slab_format, o.load_in_4bit);
     return all;
 }
 
