@@ -281,7 +281,7 @@ for change in '0 x' '15 fp4' '15 nf8' '19 ]' '22 "blocksizE' '35 65' '35 0,' '50
 done
 for ((i = 1; i <= 100; i++)); do  # bytes of header and data, spread over the file
     reset_4bit && poke "$weights" $((i * i * 7919 % size)) "\\x$(printf %02x $((i * 97 % 256)))"
-    stands "4-bit weights with byte $((i * i * 7919 % size)) changed" "(model.safetensors|now/base)" train_as_is
+    stands "4-bit weights with byte $((i * i * 7919 % size)) changed" "(model.safetensors|now/base|gradient was exactly 0)" train_as_is
 done
 reset_4bit
 change_json_4bit() {

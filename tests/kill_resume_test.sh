@@ -42,8 +42,10 @@ compare() {
     for file in adapter_model.safetensors optimizer.safetensors; do
         same_bits "$2: last checkpoint" "$1/checkpoint-$steps/$file" "$work/unbroken/checkpoint-$steps/$file"
     done
-    sed "s|$1/|$work/unbroken/|" "$1/checkpoint-$steps/trainer_state.json" > "$work/state"  # names its best checkpoint
-    same_bits "$2: last checkpoint" "$work/state" "$work/unbroken/checkpoint-$steps/trainer_state.json"
+    # It names its best checkpoint, and when its run began.
+    sed "s|$1/|$work/unbroken/|" "$1/checkpoint-$steps/trainer_state.json" | grep -v '"first_start"' > "$work/state"
+    grep -v '"first_start"' "$work/unbroken/checkpoint-$steps/trainer_state.json" > "$work/unbroken_state"
+    same_bits "$2: last checkpoint" "$work/state" "$work/unbroken_state"
     holds "$2: losses differ" [ "$(losses_of "$1/log.jsonl")" = "$(losses_of "$work/unbroken/log.jsonl")" ]
     # A run that was resumed at another step evaluates there too.
     eval_losses_of "$1/log.jsonl" > "$work/evals"

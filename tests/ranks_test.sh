@@ -140,9 +140,9 @@ stop_after 3
 command_for "$work/changing" 3 --resume-from-checkpoint last
 require 0 "${command[@]}"
 compare "$work/changing" "4, then 1, then 3 ranks"
+command_for "$work/other" 3 --gradient-accumulation-steps 3 --resume-from-checkpoint "$work/changing/checkpoint-2"
 refuses "other micro-batches than the checkpoint's" 'gradient-accumulation-steps \(times GPUs\) 4, this one has 9' \
-    "${command[@]}" --gradient-accumulation-steps 3 --resume-from-checkpoint "$work/changing/checkpoint-2" \
-    --output-dir "$work/other"
+    "${command[@]}"
 
 # ---- Ctrl-C at moments that a fault point chooses: all ranks drop the same step
 places=("targets of step:3" "round of step:4" "losses:5" "gradients:2" "totals:6" "evaluation:3" "micro-batch of step:5"
@@ -191,7 +191,8 @@ done
 
 # ---- What cannot be
 command_for "$work/wrong" 1
-for wrong in 0 x 1, 99 1.5; do refuses "--gpus $wrong" "gpus" "${command[@]}" --gpus "$wrong"; done
+command=("${command[@]:0:${#command[@]}-2}")  # without --gpus
+for wrong in 0 x 1, 99 1.5; do refuses "--gpus $wrong" "gpus.*wanted" "${command[@]}" --gpus "$wrong"; done
 on_cuda || refuses "--gpus 0,1 on the CPU" "this build runs on the CPU" "${command[@]}" --gpus 0,1
 refuses "a budget too small for two ranks" "budget" "${command[@]}" --gpus 0,0 --vram-budget 1M
 refuses "--exchange-every 0" "exchange-every" "${command[@]}" --exchange-every 0

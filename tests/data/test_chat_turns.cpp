@@ -231,7 +231,7 @@ TEST_SUITE("cpu") {
         const std::string say =
             R"({"messages": [{"role": "system", "content": "<s><end>"}, {"role": "user", "content": "<end>x<end>"},)"
             R"({"role": "assistant", "content": "<call>go"}]})";
-        for (const std::string& filter : {"", " | trim", "[0:]", " | replace('q', 'r')"}) {
+        for (const std::string filter : {"", " | trim", "[0:]", " | replace('q', 'r')"}) {
             const std::string jinja = "{% for m in messages %}{{ m.content" + filter +
                                       " }}<end>{% endfor %}{% if add_generation_prompt %}{% endif %}";
             CAPTURE(jinja);

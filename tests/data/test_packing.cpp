@@ -23,7 +23,9 @@ std::vector<train::MicroBatch> batches(const FakeTokenizer& tokenizer, int V, bo
         std::string prompt(random() % 9, ' '), reply(1 + random() % 9, ' ');
         for (std::string* text : {&prompt, &reply})
             for (char& c : *text) c = static_cast<char>(random() % 256);
-        records.add({data::RecordKind::completion, 1, prompt, {}, reply, {}}, "here");
+        data::Record record;
+        record.kind = data::RecordKind::completion, record.line = 1, record.prompt = prompt, record.text = reply;
+        records.add(record, "here");
     }
     data::TokenMemory memory(256, T);
     const auto counts = records.write({}, false, memory);

@@ -283,6 +283,7 @@ void BaseWeights::read_part(const TensorSpec& spec, const TensorPart& part, T* d
     read_part_rows(spec, part, 0, part.rows, dst, pool, stop);
 }
 template void BaseWeights::read_part<float>(const TensorSpec&, const TensorPart&, float*, ThreadPool&, data::StopToken);
+template void BaseWeights::read_part<bf16>(const TensorSpec&, const TensorPart&, bf16*, ThreadPool&, data::StopToken);
 
 bool BaseWeights::has_blocks(const TensorPart& part, BlockFormat format) const {
     if (gguf_) return block_format(gguf_->tensor_of(part.key).type) == format;

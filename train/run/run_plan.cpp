@@ -2,6 +2,7 @@
 #include "train/run/run_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
 
 #include "data/base/display.h"
@@ -145,6 +146,12 @@ void note_ranks(const RunPlan& plan, std::ostream& out) {
             << "; ranks without one wait\n";
     if (!plan.trains_adapter() && plan.ranks() > 1)
         out << "note: without an adapter the bits of a run depend on the number of ranks\n";
+    int exponent;
+    if (kBackend == Backend::cuda && sizeof(real) == sizeof(float) && plan.trains_adapter() && plan.ranks() > 1 &&
+        std::frexp(plan.layout.settings.lora->scale(), &exponent) != 0.5f)
+        out << "note: in float32 on GPUs the last bits depend on whether there is one rank, unless lora-alpha / lora-r "
+               "is "
+               "a power of two\n";
 }
 
 }  // namespace

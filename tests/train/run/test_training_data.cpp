@@ -227,7 +227,8 @@ TEST_SUITE("cpu") {
         TinyRun run(base, tiny_settings());  // without a cache: sampling is refused
         TrainOptions flags;
         flags.sample = "ab";
-        const SamplePlan plan{.tokenizer = std::make_unique<FakeTokenizer>(), .prompt = {1, 2}, .positions = 0};
+        const SamplePlan plan{
+            .tokenizer = std::make_unique<FakeTokenizer>(), .prompt = {1, 2}, .stops = {}, .positions = 0};
         std::ostringstream out;
         CHECK_THROWS_AS(write_sample(flags, plan, run.model, "before", {}, out), std::logic_error);
         CHECK(out.str() == "sample before: ab|\n");
