@@ -125,6 +125,7 @@ report_as_is() {
     say ""
     say "A GGUF file of Q4_K and Q6_K blocks, 16 layers of hidden 4096, \`train_gpt --layer-offloading --num-slots 2\`:"
     say ""
+    if skipped blocks-as-is || skipped blocks-bf16; then verdict "slabs as-is" skip "no time left"; return; fi
     for format in as-is bf16; do
         check "slabs $format" "exit status $(status_of "blocks-$format")" [ "$(status_of "blocks-$format")" = 0 ]
         [ "$(status_of "blocks-$format")" = 0 ] || excerpt "blocks-$format"

@@ -36,6 +36,7 @@ multi_parity() {
 }
 multi_report_parity() {  # NAME
     local out cases=0 good=0 same=0 bad=
+    if skipped multi-parity; then verdict "parity on ranks, $1" skip "no time left"; return; fi
     for out in "$work"/multi/one.*; do
         local case=${out##*/one.} its=$work/multi/$1.${out##*/one.}
         cases=$((cases + 1))
